@@ -198,7 +198,7 @@ class EmulatedCall:
     error: str | None = None
     future: Any = None
     batched: bool = False  # it is one of those that are issued together, be it the only one
-    moved: bool = False  # its own data has moved on, be it that others of its batch wait
+    moved: bool = False  # its own data has moved, though other calls of its batch may still wait
     expired: bool = (
         False  # the host has given up waiting for it, so its end is not written down any more
     )

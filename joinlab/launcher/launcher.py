@@ -49,7 +49,8 @@ FOLDER = "joinlab-"
 
 REMOVE_S = 5.0
 """Ranks whose keeper was killed end within this time."""
-CONNECT_S = 1.0
+LOOPBACK_S = 1.0
+"""A connection over the loopback interface that takes longer than this does not work."""
 EMULATION_S = 30.0
 """Real seconds after which the emulation of a launched program is given up."""
 
@@ -325,7 +326,7 @@ def loopback() -> str:
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
             with socket.create_server((host, 0), family=family) as server:
-                socket.create_connection(server.getsockname()[:2], CONNECT_S).close()
+                socket.create_connection(server.getsockname()[:2], LOOPBACK_S).close()
             return host
         except OSError as failure:
             error = error or failure

@@ -71,8 +71,8 @@ def _body(gallery: Gallery) -> Iterator[str]:
     yield from still("run", programs[program_first][fabric_first].timeline)
     yield '<div class="live"></div>\n</div></section>\n<div class="gallery" role="radiogroup" aria-label="Runs">\n'
     yield '<div class="fabrics" aria-hidden="true">'
-    first = program_first.partition(" ")[0] + " "
-    common = first if all(program.startswith(first) for program in programs) else ""  # said once
+    word = program_first.partition(" ")[0] + " "
+    common = word if all(program.startswith(word) for program in programs) else ""  # shown once
     yield f'<span class="loop"><b>{escape(common)}</b></span>'
     for name, engine in gallery.fabrics:
         yield f"<span><b>{escape(name)}</b> {escape(engine)}</span>"

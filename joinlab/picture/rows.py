@@ -160,8 +160,8 @@ def _other_lines(rows: Sequence[CallRow], lanes: Lanes) -> str:
     they are not."""
     same_call = len({row["origin"] for row in rows}) == 1
     rows_by_site = by_key((short_site(row["call_site"] or ""), row) for row in rows)
-    known = "" not in rows_by_site and rows[0]["op"] not in POINT_TO_POINT
-    if not (same_call and known) or len(rows_by_site) < 2:
+    comparable = "" not in rows_by_site and rows[0]["op"] not in POINT_TO_POINT
+    if not (same_call and comparable) or len(rows_by_site) < 2:
         return ""
 
     def count(site: str) -> int:

@@ -172,8 +172,8 @@ def _made(
 ) -> Statement:
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
-    # Names that the statement binds within an expression, as `x` in [x for x in xs], or a pattern are
-    # no values that it reads.
+    # The statement does not read names that it binds in an expression, such as `x` in [x for x in xs], or
+    # in a pattern.
     inner = set[str]()
     for part in _expressions(node):
         match part:
@@ -199,8 +199,7 @@ def _made(
     )
     stores, calls = frozenset(stored_in(node)), frozenset(_called(node)) - modules - {""}
     dotted_names = set[str]()
-    for found in _ATTRIBUTE.finditer(" ".join({*names, *stores})):
-        name = found.group()
+    for name in _ATTRIBUTE.findall(" ".join({*names, *stores})):
         while "." in name:
             dotted_names.add(name)
             name = name.rpartition(".")[0]
@@ -523,7 +522,7 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
 
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _WORDS = re.compile(r"\w+")
-_ATTRIBUTE = re.compile(r"\w+(\.\w+)+")
+_ATTRIBUTE = re.compile(r"\w+(?:\.\w+)+")
 
 
 def dotted(node: ast.AST) -> str:

@@ -89,8 +89,8 @@ def _awaiting(frame: FrameType | None) -> Iterator[Frame]:
     task: Any = frame and frame.f_locals.get("future")
     coroutine: Any = task.get_coro() if isinstance(task, asyncio.Task) else None
     while getattr(coroutine, "cr_suspended", False):
-        at = coroutine.cr_frame
-        yield Frame(at.f_code.co_filename, at.f_lineno, at.f_code.co_name)
+        inner = coroutine.cr_frame
+        yield Frame(inner.f_code.co_filename, inner.f_lineno, inner.f_code.co_name)
         coroutine = coroutine.cr_await
 
 

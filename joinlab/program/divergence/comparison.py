@@ -149,12 +149,12 @@ class TraceComparison:
         for depth in range(self.depth, 0, -1):
             step, _ = self.last.get(depth, (None, None))
             loops = loops_around(step.file, step.line) if step else []
-            for most in (NEAR, len(self.first) + len(self.second)):
-                first, end = lines_reached(self.first[i : i + most], depth, inside, loops)
-                second, other_end = lines_reached(self.second[j : j + most], depth, inside, loops)
+            for limit in (NEAR, len(self.first) + len(self.second)):
+                first, end = lines_reached(self.first[i : i + limit], depth, inside, loops)
+                second, other_end = lines_reached(self.second[j : j + limit], depth, inside, loops)
                 both = [(first[key], second[key]) for key in first.keys() & second.keys()]
                 nearest = min(both, key=sum, default=None)
-                if nearest is not None and sum(nearest) <= most:  # none that lies further is nearer
+                if nearest is not None and sum(nearest) <= limit:  # no step beyond it is nearer
                     return i + nearest[0], j + nearest[1], True
             if depth == self.depth and end is not None and other_end is not None:
                 return i + end + 1, j + other_end + 1, False

@@ -6,7 +6,7 @@ import linecache
 import re
 from collections.abc import Iterable, Sequence, Set
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence.fork import (
@@ -84,10 +84,11 @@ def set_before(
     if owned:
         whole, parts = ({name for name in names if "." not in name} for names in (whole, parts))
     for fork in reversed(forks):
-        names = names_set_by(fork) & whole
-        for name, part in product(names_set_by(fork), parts):
-            if name.startswith(f"{part}."):
-                names |= {name}
+        names = {
+            name
+            for name in names_set_by(fork)
+            if name in whole or any(name.startswith(f"{part}.") for part in parts)
+        }
         still = partial(_still, fork, names, whole, owned)
         if line in fork.statement.lines or any(map(still, range(len(tests)), tests, traces)):
             return [fork]

@@ -33,8 +33,8 @@ def look_for_unused(target: FixTarget) -> Iterator[Edited]:
 
 
 UNUSED_HINTS = ("find_unused_parameters", "training graph has changed")
-"""In the errors of Reducer::ensure_prior_reduction_finished (reducer.cpp, PyTorch v2.13.0): one of
-them names the cure, the other, of a static graph, what is wrong."""
+"""In the errors of Reducer::ensure_prior_reduction_finished (reducer.cpp, PyTorch v2.13.0): the
+first names the cure, and the second is raised for a static graph."""
 
 
 def call_module(target: FixTarget) -> Iterator[Edited]:

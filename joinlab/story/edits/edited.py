@@ -29,8 +29,8 @@ class Edited:
     root: str = ""
 
     def program(self, program: Any) -> Any:
-        """The program with the edit: its functions and classes are made anew, so that they use the
-        edited one."""
+        """The program with the edit. Its functions and classes are recreated, so that they call the edited
+        function."""
         function = getattr(program, "__func__", program)
         names = dict(self.before.names)
         for name, value in self.before.names.items():
@@ -44,7 +44,7 @@ class Edited:
         return made
 
     def _made(self, value: object, names: dict[str, object], within: CellType | None = None) -> Any:
-        """A function or method of the program made anew, also in decorators; any other value itself."""
+        """Recreate a function or method of the program, also inside decorators; return any other value."""
         match value:
             case FunctionType() if (
                 getattr(inspect.unwrap(value), "__globals__", 0) is self.before.names
@@ -86,7 +86,7 @@ class Edited:
         return made
 
     def _class(self, old: type, names: dict[str, Any]) -> type:
-        """A class of the program with its methods made anew; itself if it cannot be copied."""
+        """Recreate a class of the program with its methods; return the class if it cannot be copied."""
         cell, home = CellType(), self.before.names
         space = {
             name: self._made(value, names, cell)

@@ -308,9 +308,9 @@ class _FateOf:
     def line(self) -> Fate:
         end, evidence = self.end, self.evidence
         awaited, last = evidence.awaited(self.rank), evidence.last.get(self.rank)
-        text, _, more = end.text.strip().partition("\n")
-        if more.startswith("Original Traceback "):  # of a DataLoader's worker, say
-            text += f" {more.rpartition(chr(10))[2]}"
+        text, _, further_lines = end.text.strip().partition("\n")
+        if further_lines.startswith("Original Traceback "):  # of a DataLoader's worker, say
+            text += " " + further_lines.rpartition("\n")[2]
         text = _cut(text.rstrip(": "))
         raised, killed, hung = (
             end.kind is kind for kind in (EndKind.RAISED, EndKind.KILLED, EndKind.HUNG)

@@ -250,11 +250,12 @@ class ReplicasDiffer(Headline):
         steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
         if len(steps_text) == 1:
             steps_text = [say(f"step {next(iter(by_step))}")]
-        since = say("{} {}", "at" if self.replica.get("late") else "since", listing(steps_text))
-        template = "{} finished, but their replicas differ {}{}: {}."
-        emulated = " (emulated)" * bool(steps_text and self.replica.get("emulated"))
+        emulated = " (emulated)" * self.replica.get("emulated", False)
+        word = "at" if self.replica.get("late") else "since"
+        since = say("{} {}{}", word, listing(steps_text), emulated)
         when = since if steps_text else "at the end"
-        return say(template, self.ranks, when, emulated, differing(self.replica))
+        template = "{} finished, but their replicas differ {}: {}."
+        return say(template, self.ranks, when, differing(self.replica))
 
 
 def differing(replica: Replica) -> Text:

@@ -1,4 +1,4 @@
-# Programs where a function's result, or an object made anew, decides what a rank does; table.toml describes them.
+# Programs in which a function's result, or a new object, decides what a rank does; table.toml describes them.
 import torch
 import torch.distributed as dist
 from torch import nn
