@@ -60,14 +60,8 @@ _LEVEL = 1
 _OBJECT_BYTES = 100
 """Most bytes of memory per "[", "{", "," or ":" of a JSON text: an empty list takes 56, a dict of
 one key 184 for 2."""
-_DATE = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the earliest date of a zip: the bytes must not depend on when they were written
+# the earliest date of a zip: the bytes must not depend on when they were written
+_DATE = (1980, 1, 1, 0, 0, 0)
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,

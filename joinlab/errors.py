@@ -48,9 +48,8 @@ class LaunchInterrupted(JoinlabError, KeyboardInterrupt):
     """The user interrupted a run. All its processes have ended; `timeline` is the Timeline recorded
     so far."""
 
-    def __init__(
-        self, message: str, timeline: Any
-    ) -> None:  # Any: the room of Timeline is above this one
+    # Any: the room of Timeline is above this one
+    def __init__(self, message: str, timeline: Any) -> None:
         super().__init__(message)
         self.timeline = timeline
 

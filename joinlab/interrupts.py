@@ -175,9 +175,8 @@ def import_whole(name: str) -> ModuleType:
     >>> import_whole("math").floor(2.5)
     2
     """
-    if name not in sys.modules and not getattr(
-        _here, "importing", False
-    ):  # a nested import runs in the same thread
+    # a nested import runs in the same thread
+    if name not in sys.modules and not getattr(_here, "importing", False):
         Background(lambda: _import(name)).wait()
     return import_module(name)
 

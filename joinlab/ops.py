@@ -243,9 +243,8 @@ class Source(TypedDict):
     text: str
 
 
-_IS_NO_JSON = re.compile(
-    r"[^][0-9.,e+ -]"
-).search  # finds inf, nan, True, None, 'text', (tuples) and 1j
+# finds inf, nan, True, None, 'text', (tuples) and 1j
+_IS_NO_JSON = re.compile(r"[^][0-9.,e+ -]").search
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 

@@ -49,9 +49,8 @@ def file_name(file: str) -> str:
     'train.py'
     """
     named = getattr(getattr(running_shell(), "compile", None), "format_code_name", None)
-    cell: tuple[str, str] | None = (
-        named(file) if named else None
-    )  # ("Cell", "In[2]"), if this kernel ran it
+    # ("Cell", "In[2]"), if this kernel ran it
+    cell: tuple[str, str] | None = named(file) if named else None
     name = file.replace("\\", "/").rpartition("/")[2]
     if cell:
         return cell[1].replace("In[", "In [")

@@ -56,9 +56,8 @@ CALL_COLUMNS: Mapping[str, pl.DataType] = {
     # index of the input being processed, or of the step, see input_column; null outside of both
     "input": pl.Int64(),
     "dtype": pl.String(),  # "float32"; several are joined by ","; null for a gloo barrier
-    "shape": pl.List(
-        pl.List(pl.Int64())
-    ),  # one entry per tensor that the rank contributes or receives into
+    # one entry per tensor that the rank contributes or receives into
+    "shape": pl.List(pl.List(pl.Int64())),
     "reduce_op": pl.String(),  # "sum", "max", ...; null where the op reduces nothing
     "root": pl.Int64(),  # global rank of the root of broadcast, reduce, gather, scatter
     "peer": pl.Int64(),  # global rank of the other side of send and recv; null: from any source

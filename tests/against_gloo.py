@@ -70,9 +70,8 @@ def compare(kind: str, seeds: Iterable[int], relaunches: int = RELAUNCHES) -> li
     emulated = [
         emulate(program, plan.counts, "gloo") for plan, program in zip(plans, programs, strict=True)
     ]
-    with ThreadPoolExecutor(
-        AT_ONCE
-    ) as lanes:  # emulations run in this process, so all must have ended by now
+    # emulations run in this process, so all must have ended by now
+    with ThreadPoolExecutor(AT_ONCE) as lanes:
         return list(
             lanes.map(_launch_until_equal, plans, programs, emulated, [relaunches] * len(plans))
         )

@@ -314,10 +314,11 @@ def undisturbed(plans: list[list[str]], backend: Any, meets: bool = False) -> st
         backend,
         found,
     )
+    # those of an earlier launch may end meanwhile
     left = (
         descriptors() - had,
         {*threading.enumerate()} - threads,
-    )  # those of an earlier launch may end meanwhile
+    )
     assert left == (Counter(), set()), (plans, backend, left)
     assert emulate(cases.case_1, (1, 1)).returns == (1, 1), plans
     return said

@@ -168,9 +168,8 @@ def killed_by(pid: Callable[[], int]) -> Callable[[random.Random], str]:
         def strike() -> None:
             with suppress(IndexError, psutil.NoSuchProcess, ProcessLookupError, ChildProcessError):
                 os.kill(victim := pid(), signal.SIGKILL)
-                os.waitid(
-                    os.P_PID, victim, os.WEXITED | os.WNOWAIT
-                )  # so that the next launch finds it gone
+                # so that the next launch finds it gone
+                os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
 
         timer = threading.Timer(draw.uniform(0, 0.4), strike)
         timer.start()
@@ -289,9 +288,8 @@ def one_launch(name: str, draw: random.Random) -> str:
         assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
         server = psutil.Process(_server())
         assert server.num_fds() < 20
-        assert (
-            server.num_threads() == 1
-        )  # a thread would not survive a fork, and what it held would stay locked
+        # a thread would not survive a fork, and what it held would stay locked
+        assert server.num_threads() == 1
     except BaseException as error:
         return f"WRONG: {type(error).__name__}: {error}"
     return said

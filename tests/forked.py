@@ -95,9 +95,8 @@ def forked(
     begin with; killed in the end. What they say goes into SAID if it is asked for."""
     from torch.distributed import TCPStore
 
-    store = TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )  # as torchrun has one for its ranks
+    # as torchrun has one for its ranks
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
     job = Job(starter, environ, [str(folder), ranks, list(words), said])
     try:

@@ -97,9 +97,8 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     reasons = Evidence(replace(timeline, meta=as_recorded(timeline, told)))  # type: ignore[arg-type]
     calls = [call_of(row) for row in timeline.rows("calls")]
     done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
-    unseen = [
-        call._replace(completed=False) for call in calls
-    ]  # claims must not use the recorded completions
+    # claims must not use the recorded completions
+    unseen = [call._replace(completed=False) for call in calls]
     backend, setting = str(timeline.meta["backend"]), setting_of(timeline.meta)
     answers = blocked_calls(unseen, reasons.groups, backend, reasons.gone, setting)
     claimed = {(rank, group, seq) for group, stuck in answers.items() for rank, seq in stuck}

@@ -257,9 +257,8 @@ def main() -> int:
     args = parser.parse_args()
     path = args.out or DATA / f"recorded_{args.backend}.json.gz"
     try:
-        launch(
-            Subject((1, 1), case=1), args.backend
-        )  # loads CUDA's libraries first, which would count as no progress
+        # loads CUDA's libraries first, which would count as no progress
+        launch(Subject((1, 1), case=1), args.backend)
         disagreeing = record(args.backend, path, subjects(args.backend, args.programs))
     except LaunchError as error:
         sys.exit(str(error))

@@ -114,9 +114,8 @@ def load(backend: str, folder: Path) -> ModuleType:
         return sys.modules[COPY]
     os.environ.update(BACKEND=backend, WORLD_SIZE=str(RANKS), MASTER_ADDR="localhost")
     os.environ["PYTORCH_PRINT_REPRO_ON_FAILURE"] = "0"
-    if (
-        "expecttest" not in sys.modules
-    ):  # torch.testing takes the base class of its TestCase from there
+    # torch.testing takes the base class of its TestCase from there
+    if "expecttest" not in sys.modules:
         sys.modules["expecttest"] = ModuleType("expecttest")
         sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # slow to import, and not used

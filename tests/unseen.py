@@ -253,9 +253,8 @@ class Check:
         ends = "".join(
             "P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks
         )
-        text = re.sub(
-            r"(?m)^AT .*(\n {7}.*)*", "", self.text
-        )  # what a rank raised there, it may have caught
+        # what a rank raised there, it may have caught
+        text = re.sub(r"(?m)^AT .*(\n {7}.*)*", "", self.text)
         for letters, verb in said.items():
             for found in re.finditer(rf"\b[Rr]anks? (\d[\d, -]*?) {verb}", text):
                 for rank in ranks_of(found[1]):

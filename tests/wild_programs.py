@@ -239,9 +239,8 @@ def collective(
             return dist.all_reduce(value, reduce_op, **options)
         case "coalesced":
             kept.append(like[0])
-            return dist.all_reduce_coalesced(
-                [value, like[0]], reduce_op, group
-            )  # async it gives a future
+            # async it gives a future
+            return dist.all_reduce_coalesced([value, like[0]], reduce_op, group)
         case "broadcast":
             return dist.broadcast(value, root, **options)
         case "reduce":
@@ -295,9 +294,8 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
             dist.new_group(list(members)) if early else None
             for members, early in zip(plan.groups, plan.early, strict=True)
         ]
-        pending: list[
-            tuple[Any, int, int]
-        ] = []  # a Work, and which of `kept` its call may still write to
+        # a Work, and which of `kept` its call may still write to
+        pending: list[tuple[Any, int, int]] = []
         kept: list[Any] = []
 
         def wait(which: str) -> None:

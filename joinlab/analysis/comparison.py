@@ -77,9 +77,8 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
         if "parts" in first:
             first_difference = index
             break
-    for kind in (
-        ("read", "parts") if first_difference is not None else ("data",)
-    ):  # what a rank read led it elsewhere
+    # what a rank read led it elsewhere
+    for kind in ("read", "parts") if first_difference is not None else ("data",):
         if kind in first:
             where, text = first[kind]
             if kind == "data":

@@ -138,9 +138,8 @@ class FirstDifference:
         """
         row_of = self.folding.matched.index_of
         lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
-        path: dict[
-            int, CallRow
-        ] = {}  # each row with the call in which a rank that left it out ended
+        # each row with the call in which a rank that left it out ended
+        path: dict[int, CallRow] = {}
         candidate = mismatch
         while candidate not in path:
             absent = [self.ends[rank] for rank in self.slots[candidate].absent]
@@ -288,9 +287,8 @@ class FirstDifference:
             return None
         ahead, behind = self.sides if misaligned.lead > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
-        if (
-            hangs and len(self.collectives(behind[0])) == misaligned.begin + 1
-        ):  # it may be that call which is one too many
+        # it may be that call which is one too many
+        if hangs and len(self.collectives(behind[0])) == misaligned.begin + 1:
             return None
         return Lead(misaligned.begin, abs(misaligned.lead), ahead, behind)
 

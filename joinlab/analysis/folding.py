@@ -237,9 +237,8 @@ def _local_groups(
     names, member, world = reading.names, reading.member, reading.world_size
     first = np.full(len(names) * world, len(member))
     first[member[::-1]] = np.arange(len(member))[::-1]
-    used = np.argsort(first)[
-        : np.count_nonzero(first < len(member))
-    ]  # rank by rank: calls are sorted so
+    # rank by rank: calls are sorted so
+    used = np.argsort(first)[: np.count_nonzero(first < len(member))]
     ranks = used % world
     local = np.zeros(len(first), np.int64)
     local[used] = np.arange(len(used)) - np.searchsorted(ranks, ranks)

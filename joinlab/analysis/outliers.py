@@ -188,9 +188,8 @@ class Paths:
             path = _Path(
                 {}, {(role, False): self.reached[name, rank] for name, role in roles.items()}
             )
-            whole = (
-                rows["completed_ns"].null_count() < rows.height
-            )  # with completed calls: none is left out
+            # with completed calls: none is left out
+            whole = rows["completed_ns"].null_count() < rows.height
             for group, seq, op, dtype, shape, peer, line, root, number in rows.select(
                 names
             ).iter_rows():

@@ -249,9 +249,8 @@ class Reading:
         slot, first = self.slot, np.zeros(self.count, np.int64)
         first[slot] = np.arange(len(slot))  # any of its calls will do
         size = self._group_sizes[self.group[first]]
-        kinds = np.where(
-            self.paired, np.uint64(0), self.kinds
-        )  # a send and its recv differ, as they should
+        # a send and its recv differ, as they should
+        kinds = np.where(self.paired, np.uint64(0), self.kinds)
         unlike = (kinds != kinds[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
         return np.asarray(
             (np.bincount(slot, unlike) > 0)
@@ -333,9 +332,8 @@ def in_order(
     waits_for  how many come before it; used up
     """
     ready = [(priority[slot], slot) for slot in range(len(priority)) if not waits_for[slot]]
-    by_priority = sorted(
-        range(len(priority)), key=priority.__getitem__, reverse=True
-    )  # the next one is popped off the end
+    # the next one is popped off the end
+    by_priority = sorted(range(len(priority)), key=priority.__getitem__, reverse=True)
     heapq.heapify(ready)
     done: set[int] = set()
     while len(done) < len(priority):

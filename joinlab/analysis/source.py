@@ -114,11 +114,12 @@ class SourceTexts:
 
     def line(self, file: str, line: int) -> CodeLine:
         """A line of a file, in the shortest text that has it; of none, in one without lines."""
+        # several where a statement outside of functions holds one
         holding = [
             source
             for source in self.all
             if source.file == file and 0 <= line - source.first_line < len(source.lines)
-        ]  # several where a statement outside of functions holds one
+        ]
         return CodeLine(
             min(holding, key=lambda source: len(source.lines), default=SourceText(file, 1, ())),
             line,

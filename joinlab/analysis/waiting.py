@@ -222,9 +222,8 @@ class _JobFacts:
 
     def waits(self) -> Iterator[Waiting]:
         """Every edge of the graph."""
-        waits_of_call: dict[
-            object, list[tuple[int, bool, int]]
-        ] = {}  # most ranks of a group wait for the same ones
+        # most ranks of a group wait for the same ones
+        waits_of_call: dict[object, list[tuple[int, bool, int]]] = {}
         for call in self.open.values():
             key = call.group, call.number, call.started
             if key not in waits_of_call:
@@ -364,9 +363,8 @@ class _Finding:
         """Fill in `culprits` (each with the time since which others wait for it), `doubts` and
         `either`."""
         job = self.job
-        wrong = {
-            rank: mismatch for mismatch in reversed(job.mismatches) for rank in mismatch.wrong
-        }  # the first one counts
+        # the first one counts
+        wrong = {rank: mismatch for mismatch in reversed(job.mismatches) for rank in mismatch.wrong}
         open_ = [mismatch for mismatch in job.mismatches if not mismatch.usual]
         split = {rank for mismatch in open_ for rank in mismatch.here}
         explained = job.unknown | wrong.keys() | split
@@ -532,9 +530,8 @@ def _reached(
         head = heads.get(member)
         if head is not None:
             number, lost = head["number"], progress.get(group, {}).get(rank)
-            if (
-                whole and number == first and lost
-            ):  # a ring may have lost calls which had not completed
+            # a ring may have lost calls which had not completed
+            if whole and number == first and lost:
                 number = min(number, lost["completed"] + 1)
             started = head["started_ns"] is not None
             open_calls[group, rank] = OpenCall(

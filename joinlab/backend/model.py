@@ -199,22 +199,18 @@ class EmulatedCall:
     future: Any = None
     batched: bool = False  # it is one of those that are issued together, be it the only one
     moved: bool = False  # its own data has moved, though other calls of its batch may still wait
-    expired: bool = (
-        False  # the host has given up waiting for it, so its end is not written down any more
-    )
-    inflight: bool = (
-        False  # it was issued behind a call that was still open: its input may not have been there
-    )
-    tensors_in: Sequence[
-        torch.Tensor
-    ] = ()  # whole, as the program gave them; parts may be pieces of them
+    # the host has given up waiting for it, so its end is not written down any more
+    expired: bool = False
+    # it was issued behind a call that was still open: its input may not have been there
+    inflight: bool = False
+    # whole, as the program gave them; parts may be pieces of them
+    tensors_in: Sequence[torch.Tensor] = ()
     tensors_out: Sequence[torch.Tensor] = ()
     ready_ns: int = 0  # when the backend can begin with it
     ended_ns: int = 0  # when it completed or failed, once it is done
     source_group_rank: int = -1
-    when_waited: Callable[[], None] | None = (
-        None  # the rest of it, if it completes only when waited for
-    )
+    # the rest of it, if it completes only when waited for
+    when_waited: Callable[[], None] | None = None
     op: Op = field(init=False)
     look: tuple[object, ...] = field(init=False)
     root: int = field(init=False)

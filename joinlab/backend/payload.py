@@ -33,9 +33,8 @@ FLOATS: dict[torch.dtype, Any] = {
 }
 """What NCCL and gloo both reduce, and NumPy too."""
 
-_numpy = (
-    torch._C.TensorBase.numpy
-)  # not that of torch.Tensor, which makes a rank's host wait for its stream
+# not that of torch.Tensor, which makes a rank's host wait for its stream
+_numpy = torch._C.TensorBase.numpy
 
 
 def memory(tensor: torch.Tensor) -> Bytes:
@@ -171,9 +170,8 @@ def agree(op: Op, parts: Sequence[CallPart], root: int) -> bool:
         return True
     ins = [list(map(len_of, part.ins)) for part in parts]
     sources, targets = _sources_and_targets(facts, root, len(parts))
-    as_one = (
-        facts.needs is Needs.EVERYONE and not facts.for_each
-    )  # even parts may go into one tensor
+    # even parts may go into one tensor
+    as_one = facts.needs is Needs.EVERYONE and not facts.for_each
     for group_rank in targets:
         pieces = [ins[source][group_rank if facts.for_each else 0] for source in sources]
         outs = list(map(len_of, parts[group_rank].outs))

@@ -40,9 +40,8 @@ from joinlab.story.writers import ended_in_short, text_of
 from joinlab.timeline import FROM_TEXT, LOST, Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
-    from joinlab.cases import (
-        Case,
-    )  # not at run time: it imports torch, which a saved run does not need
+    # not at run time: it imports torch, which a saved run does not need
+    from joinlab.cases import Case
 
 WIDTH, WIDEST = 80, 120
 """Characters per line, as a mail or an issue has them; of one run, in a wider terminal."""

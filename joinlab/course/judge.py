@@ -84,9 +84,8 @@ def run(
             raise Wrong(
                 f"with {situation}, {subject} raised {shorten(end.text, 300, placeholder=' ...')}"
             )
-    for rank, end in enumerate(
-        timeline.ends
-    ):  # diagnosing finished runs would take a third of a check
+    # diagnosing finished runs would take a third of a check
+    for rank, end in enumerate(timeline.ends):
         if end.kind is not EndKind.FINISHED or end.pending:
             raise Wrong(f"with {situation}: {tell(timeline).ending(rank)}")
     return timeline

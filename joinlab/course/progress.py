@@ -57,15 +57,13 @@ def record(kind: Kind, name: str, right: bool) -> None:
     else:
         answers[name] = right
     file = path()
-    if file is None or (
-        file.exists() and not file.is_file()
-    ):  # never replace a device such as /dev/null
+    # never replace a device such as /dev/null
+    if file is None or (file.exists() and not file.is_file()):
         return
     with suppress(OSError):  # a read-only home: keep the state in memory
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(
-            file, json.dumps(_state, indent=1, sort_keys=True).encode()
-        )  # another notebook may read it
+        # another notebook may read it
+        write_whole(file, json.dumps(_state, indent=1, sort_keys=True).encode())
 
 
 def forget() -> None:

@@ -264,11 +264,12 @@ class _CopyPickler(pickle.Pickler):
             )
         if kind is CellType:
             contents = _contents(value)
+            # a state of None is no state
             return (
                 (CellType, ())
                 if contents is MISSING
                 else (CellType, (), (contents,), None, None, _set_cell)
-            )  # a state of None is no state
+            )
         if kind is MethodType:
             return kind, (value.__func__, value.__self__)
         if kind in (staticmethod, classmethod):

@@ -76,8 +76,7 @@ def failure(text: str) -> RuntimeError:
 def outputs(call: EmulatedCall) -> list[torch.Tensor]:
     """The tensors that a call's future holds: those that it writes. NCCL gathers a list in one
     tensor of its own."""
-    if (
-        call.method == "allgather" and call.group.fabric.streams
-    ):  # newLikeFlat in ProcessGroupNCCL::allgather, v2.13.0
+    # newLikeFlat in ProcessGroupNCCL::allgather, v2.13.0
+    if call.method == "allgather" and call.group.fabric.streams:
         return [torch.stack(part.outs) for part in call.parts]
     return [tensor for part in call.parts for tensor in part.outs]

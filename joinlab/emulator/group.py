@@ -221,9 +221,8 @@ class EmulatedWork(dist.Work):
     def is_completed(self) -> bool:
         self._asked()
         completed = self.host.poll(self.calls)
-        if (
-            self._without_future
-        ):  # a LambdaWork never says so, a SendWork or RecvWork when it has been waited for
+        # a LambdaWork never says so, a SendWork or RecvWork when it has been waited for
+        if self._without_future:
             return all(call.op is not Op.REDUCE_SCATTER and call.settled for call in self.calls)
         return completed
 

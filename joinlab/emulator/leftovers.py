@@ -135,10 +135,7 @@ _SETTINGS: tuple[tuple[Callable[[], object], Callable[[Any], object]], ...] = (
     (torch.is_warn_always_enabled, torch.set_warn_always),
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
     (lambda: tempfile.tempdir, lambda folder: setattr(tempfile, "tempdir", folder)),
-    (
-        lambda: list(map(dict, _GLOBAL_HOOKS)),
-        lambda before: [*map(_refill, _GLOBAL_HOOKS, before)],
-    ),
+    (lambda: list(map(dict, _GLOBAL_HOOKS)), lambda before: [*map(_refill, _GLOBAL_HOOKS, before)]),
     (
         lambda: logging.root.manager.disable,
         lambda level: setattr(logging.root.manager, "disable", level),
@@ -179,9 +176,8 @@ class Leftovers:
 
         Returns the names that the program itself has set in modules and classes of libraries."""
         set_names: list[str] = []
-        for (read, write), before in zip(
-            _SETTINGS, self._settings, strict=False
-        ):  # none, if it was not read
+        # none, if it was not read
+        for (read, write), before in zip(_SETTINGS, self._settings, strict=False):
             if read() != before:
                 write(before)
         for owner, name, (value, items) in self._hooks:

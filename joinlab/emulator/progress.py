@@ -30,11 +30,7 @@ class InputProgress:
     """The inputs and passes of one rank."""
 
     def __init__(
-        self,
-        take: Callable[[Event], None],
-        input_ns: int,
-        host: ActingRank,
-        reducer: Reducer,
+        self, take: Callable[[Event], None], input_ns: int, host: ActingRank, reducer: Reducer
     ) -> None:
         """`take` takes the events of the rank."""
         self.input: int | None = None
@@ -47,13 +43,11 @@ class InputProgress:
         self._input_used_ns = 0
         self._host = host  # weakly
         self._reducer = reducer
-        self._budgets: list[
-            int
-        ] = []  # of each backward pass under way: what is not yet used of it, ns
+        # of each backward pass under way: what is not yet used of it, ns
+        self._budgets: list[int] = []
         self._steps: list[int] = []  # spans of optimizer steps under way
-        self._callers: dict[
-            tuple[int, int], CodeType
-        ] = {}  # by id and line: the code that a span was called from
+        # by id and line: the code that a span was called from
+        self._callers: dict[tuple[int, int], CodeType] = {}
         self._ddp_bytes = 0  # of the gradients of the module whose forward pass came last
         self._bytes_of: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
             weakref.WeakKeyDictionary()
@@ -137,21 +131,15 @@ class InputProgress:
             code, line = caller.f_code, caller.f_lineno
             site = f"{code.co_filename}:{line}"
             if (id(code), line) not in self._callers:
-                self._callers[id(code), line] = (
-                    code  # keeps the code, so that no other one gets its id
-                )
+                # keeps the code, so that no other one gets its id
+                self._callers[id(code), line] = code
                 source = source_at(code, line)
                 if source is not None:
                     self._take(FunctionText.of(source))
         number, step = next(self._spans), self.steps.now
         self._take(
             SpanBegins(
-                span=number,
-                name=name,
-                input=self.input,
-                step=step,
-                call_site=site,
-                time_ns=now,
+                span=number, name=name, input=self.input, step=step, call_site=site, time_ns=now
             )
         )
         return number

@@ -182,9 +182,8 @@ def _patch_signals(patches: Patches) -> None:
 
 def _no_timer(name: str) -> Callable[..., object]:
     def refuse(*args: object) -> object:
-        if any(
-            args[name == "setitimer" :]
-        ):  # setitimer's first argument says which timer; zeros take one back
+        # setitimer's first argument says which timer; zeros take one back
+        if any(args[name == "setitimer" :]):
             raise RuntimeError(
                 f"signal.{name} counts real seconds, and its signal would reach all ranks of an emulation: they share "
                 "one process. Leave it out, or use joinlab.launch."

@@ -37,21 +37,17 @@ class Reducer:
     """The Reducer of one rank: its waits for calls, and how it reads their results."""
 
     def __init__(self, host: ActingRank, futures: Futures) -> None:
-        self.typed_futures = (
-            False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
-        )
-        self._prepared = (
-            False  # some forward pass of this rank has prepared one for its backward pass
-        )
+        # DDP was given one of C++'s own comm hooks, which reads futures in C++
+        self.typed_futures = False
+        # some forward pass of this rank has prepared one for its backward pass
+        self._prepared = False
         self._unprepared = False  # there was a forward pass, and none has
         self._host = host  # weakly
         self._futures = futures
-        self._handed_out: list[
-            EmulatedCall
-        ] = []  # calls whose future was, and whose wait has not been seen yet
-        self._in_backward: list[EmulatedCall] | None = (
-            None  # what this backward pass has issued; None outside of one
-        )
+        # calls whose future was, and whose wait has not been seen yet
+        self._handed_out: list[EmulatedCall] = []
+        # what this backward pass has issued; None outside of one
+        self._in_backward: list[EmulatedCall] | None = None
         self.failed: RuntimeError | None = None  # the error of one of these
         self._rebuild = BucketRebuild()
 

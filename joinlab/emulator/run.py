@@ -150,9 +150,8 @@ class Emulation(Machine):
             _unregister_all_process_groups()
 
     def _returned(self, host: Host, value: object) -> None:
-        if (
-            host.gone or host.ending is not None
-        ):  # a program that caught how it was ended has ended all the same
+        # a program that caught how it was ended has ended all the same
+        if host.gone or host.ending is not None:
             return
         host.leave_program(closing=at_exit("its program has returned"))
         if not host.stuck:
@@ -260,9 +259,8 @@ class Emulation(Machine):
     ) -> EmulatedGroup:
         others = self.ranks_of.get(name, ranks)
         if others != ranks and len(others) == len(ranks) == 1:
-            name = (
-                f"{name} of rank {host.rank}"  # such a group needs no peer, so its name may repeat
-            )
+            # such a group needs no peer, so its name may repeat
+            name = f"{name} of rank {host.rank}"
         elif others != ranks:
             raise self.broken(
                 f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)} "

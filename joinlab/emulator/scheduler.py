@@ -75,9 +75,8 @@ _here = threading.local()
 _children: weakref.WeakKeyDictionary[Thread, object] = weakref.WeakKeyDictionary()
 _turn = threading.Lock()
 _interrupts = HeldInterrupts()  # of the emulation that holds `_turn`
-_IMPORTING = (
-    "<frozen importlib._bootstrap>"  # the file name of each frame of Python's import machinery
-)
+# the file name of each frame of Python's import machinery
+_IMPORTING = "<frozen importlib._bootstrap>"
 
 
 class RankEnded(BaseException):
@@ -308,9 +307,8 @@ class Baton:
                 continue
             if now < at_most and _importing(holder.thread):
                 until = now + ABANDON_S  # it has this long once the import is over
-            elif holder.began and not _in_baton(
-                holder.thread
-            ):  # before its first turn it sees that it is doomed
+            # before its first turn it sees that it is doomed
+            elif holder.began and not _in_baton(holder.thread):
                 _interrupt(holder.thread)
                 if now > until - ABANDON_S / 2:
                     stack.enter_context(_raising_at_lines(holder.thread))

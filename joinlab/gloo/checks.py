@@ -25,9 +25,8 @@ def check(call: EmulatedCall) -> None:
     """Raise what PyTorch raises at once for this call."""
     name, args, size = call.method, call.args, len(call.group.ranks)
     op, form = METHODS[name].op, METHODS[name].form
-    shown_name = (
-        "allgather" if op is Op.ALL_GATHER and form is Form.SINGLE else name
-    )  # what it calls
+    # what it calls
+    shown_name = "allgather" if op is Op.ALL_GATHER and form is Form.SINGLE else name
     if op in (Op.SEND, Op.RECV):
         _check_pair(call)
         return
@@ -85,15 +84,13 @@ def _check_pair(call: EmulatedCall) -> None:
         raise RuntimeError("input tensor has to be contiguous")
     if tensor.is_sparse:
         raise RuntimeError("input tensor has to be dense")
-    if (
-        call.op is Op.RECV and call.row.get("peer") is None and not tensor.numel()
-    ):  # UnboundBuffer::recv
+    # UnboundBuffer::recv
+    if call.op is Op.RECV and call.row.get("peer") is None and not tensor.numel():
         raise RuntimeError("[enforce fail at unbound_buffer.cc:184] offset < this->size. 0 vs 0")
     if (call.row.get("tag") or 0) < 0:
         raise RuntimeError("Tag must be nonnegative")
-    if (
-        call.row.get("peer") == call.group.ranks[call.group_rank]
-    ):  # gloo connects no rank with itself (Context.cc)
+    # gloo connects no rank with itself (Context.cc)
+    if call.row.get("peer") == call.group.ranks[call.group_rank]:
         raise RuntimeError(
             f"[enforce fail at pair.cc:{809 if SINCE_2_15 else 801}] state_ >= CONNECTED. 1 vs 4."
         )

@@ -53,15 +53,12 @@ class GlooFabric(Fabric):
         self._network = Network(self.size)
         self._counters = [0] * self.size
         self._queued: list[deque[Task]] = [deque() for _ in ranks]
-        self._working: list[list[Task]] = [
-            [] for _ in ranks
-        ]  # by group rank: what its workers carry out
-        self._aborts: dict[
-            int, int
-        ] = {}  # by group rank: when its process aborts; it issues nothing any more
-        self._failures: list[list[tuple[int, str]]] = [
-            [] for _ in ranks
-        ]  # by group rank: when a task of it failed, and how
+        # by group rank: what its workers carry out
+        self._working: list[list[Task]] = [[] for _ in ranks]
+        # by group rank: when its process aborts; it issues nothing any more
+        self._aborts: dict[int, int] = {}
+        # by group rank: when a task of it failed, and how
+        self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
@@ -191,9 +188,8 @@ class GlooFabric(Fabric):
                 ),
                 None,
             )
-            if (
-                late is not None
-            ):  # what it waited for has failed after it was issued: it fails with that error
+            # what it waited for has failed after it was issued: it fails with that error
+            if late is not None:
                 self._fail(task, late)
                 return
         call.begin(task.at_ns)
@@ -203,9 +199,8 @@ class GlooFabric(Fabric):
             self._finish(task)
             return
         task.program = program(self._network, task, self.size)
-        self._network.awake.append(
-            task
-        )  # and not at once: another worker may begin with the next one meanwhile
+        # not at once: another worker may begin with the next one meanwhile
+        self._network.awake.append(task)
 
     def _finish(self, task: Task | Message) -> None:
         """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the
@@ -288,9 +283,8 @@ class Message(NetworkPart):
         sending = call.op is Op.SEND
         self._buffer = Buffer(self, read(call.parts[0].ins if sending else call.parts[0].outs))
         self.program = self._messages(network, ranks, "send" if sending else "recv")
-        call.when_waited = lambda: (
-            None
-        )  # a Work of a send or recv learns only in wait() that it is complete, or failed
+        # a Work of a send or recv learns only in wait() that it is complete, or failed
+        call.when_waited = lambda: None
         call.begin(self.at_ns)
 
     def _messages(self, network: Network, ranks: Sequence[int], direction: str) -> Waits:

@@ -36,14 +36,8 @@ from joinlab.ops import Op
 from joinlab.program.process_group import METHODS, Form, tensors_in
 
 _BITWISE = ("band", "bor", "bxor")
-_NUMBERS = {
-    "product": 2,
-    "min": 3,
-    "max": 4,
-    "band": 5,
-    "bor": 6,
-    "bxor": 7,
-}  # RedOpType in Types.hpp
+# RedOpType in Types.hpp
+_NUMBERS = {"product": 2, "min": 3, "max": 4, "band": 5, "bor": 6, "bxor": 7}
 _ENFORCE = "[enforce fail at {}] {}. "
 SINCE_2_15 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 """Whether PyTorch is 2.15 or newer."""
@@ -156,9 +150,8 @@ class _InPlace(Buffer):
 
     @property
     def data(self) -> Any:
-        if (
-            self._tensor.data_ptr() != self._address
-        ):  # to look it up each time took 3 us more a message
+        # to look it up each time took 3 us more a message
+        if self._tensor.data_ptr() != self._address:
             self._address, self._data = self._tensor.data_ptr(), memory(self._tensor)
         return self._data
 
@@ -204,9 +197,8 @@ def program(network: Network, task: Task, size: int) -> Waits:
     waits = play(network, (messages.kind(op), task.number), me, steps, buffers, add)
     if op is Op.ALL_TO_ALL and result is not None:
         for wait in waits:
-            write(
-                part.outs, result.data
-            )  # what has come is in the tensor even if the call never ends
+            # what has come is in the tensor even if the call never ends
+            write(part.outs, result.data)
             yield wait
     yield from waits
     if result is not None:
@@ -252,9 +244,8 @@ def _buffers(
             came.data[sum(outs[:me]) :][: len(share)] = share
             write(part.outs, came.data)  # a rank's own share is there even if the call fails
             return [sent, came], came
-        case (
-            Op.REDUCE_SCATTER | Op.SEND | Op.RECV
-        ):  # the fabric makes all-reduces of the one, and pairs of the others
+        # the fabric makes all-reduces of the one, and pairs of the others
+        case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:
             raise ValueError(f"a {op} is no algorithm of gloo's collectives")
         case _:
             assert_never(op)
@@ -290,9 +281,8 @@ def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) ->
         packed[0] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         return CallPart(packed, packed)
 
-    def finish() -> (
-        None
-    ):  # AVG divides the tensor, not the memory that was summed: with strides they are not the same
+    # AVG divides the tensor, not the memory that was summed: with strides they are not the same
+    def finish() -> None:
         if asked == "avg":
             (packed[0] if packed else tensor).div_(size)
         if packed:

@@ -119,9 +119,8 @@ def _post(
         {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag},
     )
     kind = CallKind(op, {"origin": None, "dtype": None, "shape": []}, nbytes=8)
-    call = EmulatedCall(
-        host, group, kind, -1, row, [part]
-    )  # a number that the rank's log does not know
+    # a number that the rank's log does not know
+    call = EmulatedCall(host, group, kind, -1, row, [part])
     fabric.check_connection(call)
     host.open_calls += 1
     call.ready_ns = host.now

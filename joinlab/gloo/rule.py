@@ -66,9 +66,8 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         return {}
     group = group.reached()
     blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
-    stuck: dict[
-        int, list[Blocker]
-    ] = {}  # per rank: its collectives that cannot complete, each of which holds a thread
+    # per rank: its collectives that cannot complete, each of which holds a thread
+    stuck: dict[int, list[Blocker]] = {}
     lanes = [
         list(chain.from_iterable(map(_numbered, group.collectives[rank]))) for rank in group.ranks
     ]
@@ -157,9 +156,8 @@ def _uneven(calls: Slot) -> bool:
     """Whether calls of one kind would meet with messages of different sizes."""
     if any(call.op in (Op.BARRIER, Op.ALL_TO_ALL) for call in calls.values()):
         return False  # the sizes that an all_to_all receives are not recorded
-    parts = (
-        _parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values()
-    )  # its root has all
+    # the root of a scatter has all parts
+    parts = (_parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values())
     return (
         len(
             {

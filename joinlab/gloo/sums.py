@@ -28,9 +28,8 @@ _NUMPY: dict[torch.dtype, object] = {
 _OPS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
     "product": np.multiply,
-    "min": lambda left, right: np.where(
-        right < left, right, left
-    ),  # std::min: with a NaN it is not symmetric
+    # std::min: with a NaN it is not symmetric
+    "min": lambda left, right: np.where(right < left, right, left),
     "max": lambda left, right: np.where(left < right, right, left),
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
@@ -107,10 +106,8 @@ def all_reduce_sparse(
         raise ConnectionError("Sparse dimensions do not match")
     counts = [int(header_of_rank[2]) for header_of_rank in headers]
     gathered = []
-    for part in (
-        sparse.indices().t().contiguous(),
-        sparse.values().contiguous(),
-    ):  # one row for each value
+    # one row for each value
+    for part in (sparse.indices().t().contiguous(), sparse.values().contiguous()):
         if part.shape[0]:
             width = len_of(part) // max(1, part.shape[0])
         else:

@@ -93,8 +93,7 @@ def _bounds(
             for b, first in completed.items():
                 if a != b:
                     bounds[a, b] = min(bounds[a, b], first - last)
-    for via in range(
-        len(index_of)
-    ):  # Floyd and Warshall: a bound through a third host may be tighter
+    # Floyd and Warshall: a bound through a third host may be tighter
+    for via in range(len(index_of)):
         bounds = np.minimum(bounds, bounds[:, via, None] + bounds[None, via, :])
     return bounds

@@ -431,9 +431,8 @@ def _split_batches(
     batches: dict[object, list[dict[str, Any]]] = {}
     for entry in entries:
         batches.setdefault(_batch_of(entry), []).append(entry)
-    active = not any(
-        entry["state"] == "completed" for entry in entries
-    )  # or nothing has completed yet
+    # of active calls alone, or of a job in which nothing has completed yet
+    active = not any(entry["state"] == "completed" for entry in entries)
     whole = active or not entries[0].get("record_id")
     separate: list[dict[str, object]] = []
     unnamed = False

@@ -52,9 +52,8 @@ class Following(View):
         news = self.recorded.refresh()
         if news:
             self._moved = time.monotonic()
-        timeline = (
-            self.recorded.timeline()
-        )  # also without news: a process may have ended without a word
+        # also without news: a process may have ended without a word
+        timeline = self.recorded.timeline()
         changed = (timeline.ends, timeline.meta.get("stood")) != (
             self.timeline.ends,
             self.timeline.meta.get("stood"),

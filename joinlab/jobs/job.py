@@ -300,9 +300,8 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
         pl.col("kind"),
         pl.col("stack") + 1,
     )
-    sources: dict[
-        str, tuple[Sequence[object], pl.Expr]
-    ] = {  # distinct values, and the number of each call's
+    # distinct values, and the number of each call's
+    sources: dict[str, tuple[Sequence[object], pl.Expr]] = {
         "origin": (labels, title),
         "dtype": ([kind_facts.dtype for kind_facts in kinds], kind),
         "shape": ([shapes[kind_facts.shape] for kind_facts in kinds], kind),

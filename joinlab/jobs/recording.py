@@ -50,9 +50,8 @@ class RecordedFolder:
         that began last."""
         self.folder = Path(folder)
         self.of = of
-        self.ranks: dict[
-            Path, RankFiles
-        ] = {}  # by the folder and name that all segments of one rank share
+        # by the folder and name that all segments of one rank share
+        self.ranks: dict[Path, RankFiles] = {}
         self.job: dict[int, RankLog] = {}
         """By rank, the logs of the last `timeline`."""
 
@@ -311,9 +310,8 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             for files in recorded.ranks.values()
         ):
             raise TimelineFileError(f"cannot open {str(recorded.folder)!r}: {problems[0]}")
-        chosen = {
-            files.log.rank: files for files in recorded.ranks.values()
-        }  # the job has just started
+        # the job has just started
+        chosen = {files.log.rank: files for files in recorded.ranks.values()}
     return chosen
 
 

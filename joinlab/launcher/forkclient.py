@@ -87,10 +87,8 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stdout=self._errors,
                     stderr=self._errors,
-                    env={
-                        **os.environ,
-                        "OPENBLAS_NUM_THREADS": "1",
-                    },  # a process that forks must have no other thread
+                    # a process that forks must have no other thread
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                     start_new_session=True,
                 )
         except BaseException as error:

@@ -22,12 +22,7 @@ import psutil
 
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import HeldInterrupts, interruptible
-from joinlab.launcher.forkclient import (
-    ForkServer,
-    no_temporary_folder,
-    pickled,
-    rank_request,
-)
+from joinlab.launcher.forkclient import ForkServer, no_temporary_folder, pickled, rank_request
 from joinlab.launcher.frames import frame
 from joinlab.launcher.monitor import BY_USER, INTERRUPTED, Watch
 from joinlab.launcher.spares import SPARES

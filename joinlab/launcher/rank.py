@@ -40,11 +40,7 @@ from joinlab.launcher import default_device, descendants
 from joinlab.launcher.frames import receive
 from joinlab.launcher.rehearsal import rehearse
 from joinlab.launcher.side_effects import SideEffects
-from joinlab.program.log_events import (
-    ProgramRaised,
-    ProgramRefused,
-    ProgramReturned,
-)
+from joinlab.program.log_events import ProgramRaised, ProgramRefused, ProgramReturned
 from joinlab.program.misuse import program_site
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode

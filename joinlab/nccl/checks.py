@@ -63,9 +63,8 @@ def check(call: EmulatedCall, era: str) -> None:
         raise RuntimeError(
             "Tensor list input to scatter/gather must match number of collective participants"
         )
-    if (
-        FACTS[call.op].rooted and call.root < 0
-    ):  # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
+    # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
+    if FACTS[call.op].rooted and call.root < 0:
         raise dist.DistBackendError(
             f"NCCL error in: ProcessGroupNCCL.cpp, invalid argument (run with NCCL_DEBUG=WARN for details): "
             f"{call.op} : invalid root {call.row.get('root')} (root should be in the 0..{len(call.group.ranks)} range)"

@@ -82,9 +82,8 @@ class Communicator:
         self.born_ns = 0
         self._queues: list[deque[list[EmulatedCall]]] = [deque() for _ in ranks]
         self._filled = 0
-        self._free_ns = [
-            0
-        ] * self.size  # when the stream of each rank is done with what it has completed
+        # when the stream of each rank is done with what it has completed
+        self._free_ns = [0] * self.size
         self._ring: Ring | None = None
         self._running: list[deque[Motion]] = [deque() for _ in ranks]  # on the ring, by group rank
         self._ring_done = [0] * self.size  # of them, how many are popped
@@ -165,9 +164,8 @@ class Communicator:
             return
         self._queues[group_rank].append(calls)
         self._filled += len(self._queues[group_rank]) == 1
-        while (
-            self._filled == self.size
-        ):  # every rank has a next call; `_filled` counts the queues that are not empty
+        # every rank has a next call; `_filled` counts the queues that are not empty
+        while self._filled == self.size:
             heads = [queue[0] for queue in self._queues]
             refuse_lists([calls[0] for calls in heads])
             if not self._fit(heads):
@@ -322,9 +320,8 @@ class Communicator:
             if facts.for_each:
                 write(part.outs, totals[group_rank])
             elif part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
-                shares[group_rank][:] = (
-                    whole  # `look` gave its memory: 3 us less than to find that again
-                )
+                # `look` gave its memory: 3 us less than to find that again
+                shares[group_rank][:] = whole
             else:
                 write(part.outs, whole)
 
@@ -377,9 +374,8 @@ class NcclFabric(Fabric):
         self._main = Communicator(run, self._ranks)
         self._pairs: dict[tuple[int, int], Communicator] = {}
         self._eager = False
-        self._rings = Communicator(
-            run, self._ranks
-        )  # of an eager group: its first collective connects them
+        # of an eager group: its first collective connects them
+        self._rings = Communicator(run, self._ranks)
         self._timed_out = False  # some rank has given a communicator up
         self._large: list[EmulatedCall] = []  # sends that not every machine buffers
 
@@ -389,9 +385,8 @@ class NcclFabric(Fabric):
         if not self._timed_out and call.op not in POINT_TO_POINT:
             return
         communicator, group_rank = self._where([call])
-        if (
-            group_rank in communicator.aborted
-        ):  # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
+        # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
+        if group_rank in communicator.aborted:
             raise dist.DistBackendError(f"NCCL communicator was aborted on rank {call.host.rank}.")
 
     def connect(self, group_rank: int, host: Rank, now: int) -> None:
@@ -421,9 +416,8 @@ class NcclFabric(Fabric):
             )
         if FACTS[call.op].pairwise:
             communicator.connect(group_rank, calls)
-        elif (
-            self._eager and group_rank not in self._rings.joined
-        ):  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
+        # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
+        elif self._eager and group_rank not in self._rings.joined:
             now = max(issued.ready_ns for issued in calls)
             self._rings.join(group_rank, call.host, calls, now, "its rings are not connected")
         if not call.host.stuck:
@@ -458,9 +452,8 @@ class NcclFabric(Fabric):
             pair_call.source_group_rank = self._ranks.index(pair_call.row["peer"])
         if call.batched or self._eager:
             return self._main, call.group_rank
-        low, high = sorted(
-            (call.group_rank, call.source_group_rank)
-        )  # two ranks alone get a communicator of their own
+        # two ranks alone get a communicator of their own
+        low, high = sorted((call.group_rank, call.source_group_rank))
         pair = (self._ranks[low], self._ranks[high])
         return self._pairs.setdefault((low, high), Communicator(self._run, pair)), int(
             call.group_rank == high

@@ -127,9 +127,8 @@ class Kernels:
         if reduce_op != "avg" or dtype not in INTEGERS:
             return data
         negative, bits = data.view(INTEGERS[dtype]) < 0, data.view(f"u{dtype.itemsize}")
-        quotient = np.where(negative, -bits, bits) // bits.dtype.type(
-            size
-        )  # of the absolute value, which is unsigned
+        # divides the absolute value, which is unsigned
+        quotient = np.where(negative, -bits, bits) // bits.dtype.type(size)
         return _bytes(np.where(negative, -quotient, quotient))
 
     def chain(
@@ -143,9 +142,8 @@ class Kernels:
         """The reduction of a chunk that goes through the ranks of `order`; `shares` and `factors` by
         group rank."""
         size, kind = len(shares), FLOATS.get(dtype)
-        if (
-            reduce_op == "sum" and kind is not None
-        ):  # in one go, 10 us less a call; only a NaN needs the way below
+        # in one go, 10 us less a call; only a NaN needs the way below
+        if reduce_op == "sum" and kind is not None:
             with np.errstate(all="ignore"):
                 floats = shares[order[0]].view(kind)
                 for group_rank in order[1:]:
@@ -172,9 +170,8 @@ class Kernels:
                     result = first + second
                 case "product":
                     result = first * second
-                case _ if (
-                    self.old and dtype.itemsize >= 4
-                ):  # (x < y) ? ... : ..., which takes a NaN as it comes
+                # (x < y) ? ... : ..., which takes a NaN as it comes
+                case _ if self.old and dtype.itemsize >= 4:
                     less = first < second
                     if reduce_op == "min":
                         result = np.where(less, first, second)

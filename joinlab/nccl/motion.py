@@ -106,9 +106,8 @@ class Motion:
             for step in self.steps
             if step.peer is not None and (step.send or 0) * LINE_BYTES > BUFFERED_BYTES
         ]
-        self._is_waited_for = bool(
-            large
-        )  # sends that may have to wait for their recvs do so, behind its own recvs
+        # sends that may have to wait for their recvs do so, behind its own recvs
+        self._is_waited_for = bool(large)
         self.steps += [step._replace(send=None, drained=True) for step in large]
         self._out: dict[int, tuple[Bytes, int]] = {}  # per step: its lines, and when they were sent
 

@@ -402,21 +402,18 @@ class _Edge:
     """A FIFO from one position to another, for as long as the communicator lives."""
 
     sent: list[int] = field(default_factory=list)  # lines of every step ever sent
-    flagged: list[bool] = field(
-        default_factory=list
-    )  # whether that step was one of the LL protocol
-    senders: list[tuple[Transfer | None, int]] = field(
-        default_factory=list
-    )  # whose step that was, and which
+    # whether that step was one of the LL protocol
+    flagged: list[bool] = field(default_factory=list)
+    # whose step that was, and which
+    senders: list[tuple[Transfer | None, int]] = field(default_factory=list)
     received: int = 0  # steps ever received
 
 
 @dataclass(slots=True)
 class _RingPosition:
     todo: deque[tuple[RingStep, Transfer | None, int]] = field(default_factory=deque)
-    ends: deque[int] = field(
-        default_factory=deque
-    )  # how many steps of `todo` and before each issued call ends at
+    # how many steps of `todo` and before each issued call ends at
+    ends: deque[int] = field(default_factory=deque)
     begun: bool = False  # the step at hand has already sent what it can
     taken: int = 0  # lines of the step at hand that have gone on
     steps_done: int = 0
@@ -501,9 +498,8 @@ class Ring:
             recv, send, peer, flags = step[:4]
             source = (index - 1) % size if peer is None else peer
             target = (index + 1) % size if peer is None else peer
-            ends = (
-                ("to", "from") if step.crossed else ("", "")
-            )  # a crossed edge: sent data does not reach the receiver
+            # a crossed edge: sent data does not reach the receiver
+            ends = ("to", "from") if step.crossed else ("", "")
             into, out = (
                 self._edge(source, index, peer is None, ends[0]),
                 self._edge(index, target, peer is None, ends[1]),

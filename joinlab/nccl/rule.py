@@ -159,9 +159,8 @@ def _fit(calls: Sequence[IssuedCall]) -> bool:
     """Whether NCCL runs one collective on all ranks: then it completes once all have issued it, and
     leaves no trace."""
     first = calls[0]
-    if all(
-        call[3:6] == first[3:6] and call.root == first.root for call in calls
-    ):  # op, dtype, shape
+    # op, dtype, shape
+    if all(call[3:6] == first[3:6] and call.root == first.root for call in calls):
         return True
     if any(call.op != first.op or call.root != first.root for call in calls):
         return False
@@ -201,9 +200,8 @@ def _pairwise(call: IssuedCall) -> bool:
 def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
     """The missing ranks whose data `call` needs with every algorithm of NCCL's."""
     op = op_of(call.op)
-    if (
-        op is None or op is Op.ALL_TO_ALL or call.elements == 0
-    ):  # in an all_to_all ranks may send each other nothing
+    # in an all_to_all ranks may send each other nothing
+    if op is None or op is Op.ALL_TO_ALL or call.elements == 0:
         return ()
     root = -1 if call.root is None else call.root
     return [rank for rank in waits_for(op, call.rank, root, missing) if rank in missing]
@@ -383,9 +381,8 @@ def _steps_of(
         listed = op is Op.REDUCE_SCATTER and (
             len(parts) == size if group.uncoalesced else is_list(call, size)
         )
-        if (
-            not listed or len(set(map(prod, parts))) > 1
-        ):  # of unequal parts NCCL makes a reduce for each
+        # of unequal parts NCCL makes a reduce for each
+        if not listed or len(set(map(prod, parts))) > 1:
             return None  # collectives that are issued as one may have channels of their own
     ring_steps = steps(
         op, position, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align

@@ -32,13 +32,7 @@ import traitlets
 
 from joinlab.analysis.wording import good, shown
 from joinlab.documentation import DOCUMENTED
-from joinlab.emulator.recorded import (
-    endings,
-    is_of_this_torch,
-    recorded,
-    titles,
-    torch_is_loaded,
-)
+from joinlab.emulator.recorded import endings, is_of_this_torch, recorded, titles, torch_is_loaded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap, event_loop
@@ -141,13 +135,11 @@ class Bench(View):
     running = traitlets.Bool(False).tag(sync=True)
     printed: object = traitlets.Tuple().tag(sync=True)
     results: object = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
-    shown = traitlets.Unicode("").tag(
-        sync=True
-    )  # BenchSetting.key of the shown emulation of a case
+    # BenchSetting.key of the shown emulation of a case
+    shown = traitlets.Unicode("").tag(sync=True)
     controls: Any = traitlets.Dict().tag(sync=True)  # what `_arrange` makes of the choices
-    status: Any = traitlets.Dict({"text": ""}).tag(
-        sync=True
-    )  # with "bad" for an error, or "done" and "of" for a bar
+    # with "bad" for an error, or "done" and "of" for a bar
+    status: Any = traitlets.Dict({"text": ""}).tag(sync=True)
     map: object = traitlets.Dict().tag(sync=True)  # {"most", "kinds", "cells", "note"}; {} for none
 
     def __init__(
@@ -248,10 +240,7 @@ class Bench(View):
             raise ProgramError("a run is under way; bench.stop() ends it")
         if name == "counts":
             return check_counts(value)
-        choices: dict[str, list[object]] = {
-            "case": [*dict(self.programs)],
-            "engine": [*ENGINES],
-        }
+        choices: dict[str, list[object]] = {"case": [*dict(self.programs)], "engine": [*ENGINES]}
         if name in choices and value not in choices[name]:
             names = ", ".join(map(repr, choices[name]))
             raise ProgramError(f"{name}= is one of {names}; got {value!r}")
@@ -367,9 +356,8 @@ class Bench(View):
             "ranks": MAX_RANKS,
             "most": MAX_INPUTS,
             "words": ("", *WORDS),
-            "loop": [
-                documented.switches for documented in DOCUMENTED.values()
-            ],  # see write_sliders
+            # see write_sliders
+            "loop": [documented.switches for documented in DOCUMENTED.values()],
             "endings": endings(self._now.backend, self._now.era) if ships else "",  # as shipped
         }
 

@@ -30,9 +30,8 @@ def show(timeline: Timeline) -> None:
     text."""
     from joinlab.story.judge import diagnose
 
-    story = diagnose(
-        timeline
-    )  # before the picture is drawn: it tries fixes, which the picture shows
+    # before the picture is drawn: it tries fixes, which the picture shows
+    story = diagnose(timeline)
     if is_terminal():
         print(f"{timeline!r}\n{story}")
     elif somebody_answers() and find_spec("anywidget"):

@@ -101,9 +101,8 @@ class Sweep:
         if not self._is_map or len(self.timelines) > MOST_CELLS:
             return None
         counts = (self.hangs or list(self.timelines))[0]
-        diagnose(
-            self.timelines[counts]
-        )  # tries fixes: the picture shows one of the run that it begins with
+        # tries fixes: the picture shows one of the run that it begins with
+        diagnose(self.timelines[counts])
         start = Position(self.program, "", counts)
         runs = [(Position(self.program, "", counts), run) for counts, run in self.timelines.items()]
         map_data = drawn_map(max(map(max, self.timelines)), self.overall)

@@ -59,9 +59,8 @@ class View(anywidget.AnyWidget):
     sentences = traitlets.Bool(True).tag(sync=True)
     alike = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)
-    _still = traitlets.Unicode("").tag(
-        sync=True
-    )  # id of the still that this view hides (stills.py)
+    # id of the still that this view hides (stills.py)
+    _still = traitlets.Unicode("").tag(sync=True)
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run shown
 
     def __init__(self, timeline: Timeline | None, **options: object) -> None:

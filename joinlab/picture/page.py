@@ -213,9 +213,8 @@ def _sliders(printed: Mapping[str, Timeline], program: str) -> Iterator[str]:
     yield '<section class="run screen"><h2>What happens</h2>\n<div class="run-view">\n'
     yield from still("run", printed[program])
     yield '<div class="live"></div>\n</div>\n</section>\n'
-    for number, (name, timeline) in enumerate(
-        printed.items(), 1
-    ):  # on paper no control can be moved
+    # on paper no control can be moved
+    for number, (name, timeline) in enumerate(printed.items(), 1):
         yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
         yield from still(f"paper-{number}", timeline)
         yield "</section>\n"

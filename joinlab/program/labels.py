@@ -244,9 +244,8 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
         return "DDP backward()"
     if "_engine_run_backward" in names and within("_hooks.py"):
         return "DDP backward(), comm hook"
-    for frame in reversed(
-        inner
-    ):  # the public function that the learner called, where it issues several calls
+    # the public function that the learner called, where it issues several calls
+    for frame in reversed(inner):
         if frame.function in _COMPOSITE:
             return frame.function
     return None
@@ -292,9 +291,8 @@ class Stacks:
         self._last: tuple[tuple[tuple[CodeType, int], ...], int] = (), 0
         """Codes and places of the latest stack, and its number. The next stack is often the same,
         and a comparison takes half the time of making a key."""
-        self._codes: list[
-            list[CodeType]
-        ] = []  # of the known stacks, kept so that no other code gets one of their ids
+        # codes of the known stacks, kept so that no other code gets one of their ids
+        self._codes: list[list[CodeType]] = []
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
@@ -324,10 +322,8 @@ class Stacks:
             instructions.append(at.f_lasti)
             codes.append(at.f_code)
             at = None if at.f_code is _PROGRAM_CALLER else at.f_back
-        key = (
-            *map(id, codes),
-            *instructions,
-        )  # the hash of a code is computed each time, from all it holds: 4 us a stack
+        # the hash of a code is computed each time, from all it holds: 4 us a stack
+        key = (*map(id, codes), *instructions)
         known = self._ids.get(key)
         if known is None:
             with self._lock:

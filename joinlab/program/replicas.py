@@ -102,9 +102,8 @@ class Models:
     has none."""
 
     def __init__(self) -> None:
-        self._of: dict[
-            int, tuple[str, int, str]
-        ] = {}  # by id of the parameter: its group, model and name
+        # by id of the parameter: its group, model and name
+        self._of: dict[int, tuple[str, int, str]] = {}
         self._made: dict[str, int] = {}
         self.averaged = False
         """Since the last step, gradients have been averaged."""
@@ -225,9 +224,8 @@ class Replicas(Models):
         """Keep the checksums of these parameters, each with its learning rate."""
         checksums: dict[tuple[str, int, str, str], int] = {}
         rates: dict[tuple[str, int, str], float] = {}
-        with suppress(
-            Exception
-        ):  # a tensor without memory of its own (meta, fake, sparse): nothing is compared
+        # a tensor without memory of its own (meta, fake, sparse): nothing is compared
+        with suppress(Exception):
             for parameter, rate in parameters.items():
                 group, model, name = self._of[id(parameter)]
                 if type(rate) in (float, int):

@@ -27,12 +27,8 @@ MAX_TEXTS = 64_000
 """Most characters of all texts of one run; the first that fit are kept."""
 PIECE = 200
 
-_INNER = (
-    "<listcomp>",
-    "<setcomp>",
-    "<dictcomp>",
-    "<genexpr>",
-)  # frames of their own, inside a function's lines
+# frames of their own, inside a function's lines
+_INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def source_of(program: object) -> Source | None:
@@ -58,9 +54,8 @@ def source_at(code: CodeType, line: int) -> Source | None:
     if whole is None or len(whole["text"]) <= MAX_TEXT:
         return whole
     lines = whole["text"].split("\n")
-    begin = (
-        (line - whole["first_line"]) // PIECE * PIECE
-    )  # fixed pieces, so that calls from near lines share one
+    # fixed pieces, so that calls from near lines share one
+    begin = (line - whole["first_line"]) // PIECE * PIECE
     text = "\n".join(lines[begin : begin + PIECE])
     if not text or len(text) > MAX_TEXT:
         return None

@@ -113,9 +113,8 @@ class Trace:
         """Says what the rank's replica holds: checksums of its parameters and gradients."""
         self.held: dict[int, tuple[int, int]] = {}
         """What it held when a step began, by the step's `id`."""
-        self._stood: tuple[CodeType, int, int] | None = (
-            None  # code and line of the last step, and the calls until then
-        )
+        # code and line of the last step, and the calls until then
+        self._stood: tuple[CodeType, int, int] | None = None
         self._tests: dict[tuple[str, int], Statement | None] = {}
 
     @classmethod
@@ -271,9 +270,8 @@ class Trace:
         test = self._test_at(code.co_filename, line)
         if test is None or not test.names:
             return ()
-        if (
-            code.co_name in COMPREHENSIONS[:3] and frame.f_back is not None
-        ):  # which has none of these names
+        # a comprehension has none of these names
+        if code.co_name in COMPREHENSIONS[:3] and frame.f_back is not None:
             frame = frame.f_back
         values: list[tuple[str, Plain]] = []
         tensors: list[tuple[int, _Asked]] = []
@@ -377,12 +375,8 @@ def _monitor(trace: Trace) -> None:
         callbacks[events.JUMP] = _report_jump
         for event, callback in callbacks.items():
             monitoring.register_callback(TOOL, event, callback)
-        for event in (
-            events.RAISE,
-            events.RERAISE,
-            events.PY_UNWIND,
-            events.PY_THROW,
-        ):  # these cannot be disabled
+        # sys.monitoring cannot disable these
+        for event in (events.RAISE, events.RERAISE, events.PY_UNWIND, events.PY_THROW):
             monitoring.register_callback(
                 TOOL, event, _error_reporter(event == events.PY_UNWIND, event == events.PY_THROW)
             )

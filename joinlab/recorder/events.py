@@ -224,17 +224,15 @@ def _mapped(fd: int, size: int, limit: int, end: int) -> mmap.mmap:
     1,000 appends the slowest took 130 to 190 us, and 50 to 66 us since, beside a process that
     writes and syncs files.
     """
-    if hasattr(
-        os, "posix_fallocate"
-    ):  # a full disk raises here, instead of a SIGBUS at the next append
+    # a full disk raises here, instead of a SIGBUS at the next append
+    if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
     mapped = mmap.mmap(fd, min(size - RESERVE, limit))
     start = end - end % mmap.PAGESIZE
-    with suppress(
-        AttributeError, OSError, ValueError
-    ):  # older kernels and other systems map each page on first use
+    # older kernels and other systems map each page on first use
+    with suppress(AttributeError, OSError, ValueError):
         mapped.madvise(MADV_POPULATE_WRITE, start, len(mapped) - start)
     return mapped
 

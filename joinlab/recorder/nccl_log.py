@@ -51,9 +51,8 @@ class NcclLog:
         if environ.get("TORCH_NCCL_USE_COMM_NONBLOCKING", "0") != "0":
             return  # lines may come after those of another communicator
         within, name = str(folder.absolute()), f"rank-{rank}.nccl-{{}}.log"
-        path = os.path.join(
-            within.replace("%", "%%"), name.format("%p")
-        )  # %p: another file for a child that uses NCCL
+        # %p: another file for a child that uses NCCL
+        path = os.path.join(within.replace("%", "%%"), name.format("%p"))
         environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT", NCCL_DEBUG_FILE=path)
         self._tail = LogTail(Path(within, name.format(os.getpid())))
 

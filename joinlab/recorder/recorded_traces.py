@@ -32,9 +32,8 @@ class RecordedTrace(Trace):
         self._log = log
         self._at = -1
         self._written = 0
-        self._late: Sequence[
-            tuple[str, Plain]
-        ] = ()  # of the previous step, with its tensors' values
+        # of the previous step, with its tensors' values
+        self._late: Sequence[tuple[str, Plain]] = ()
 
     def take(self, step: TraceStep) -> None:
         """Write a step at once, since it may be the last. The values of its tensors follow with the

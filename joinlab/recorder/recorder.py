@@ -136,14 +136,12 @@ class Recorder:
         self._stacks = Stacks()
         self._numberings: dict[str, Numbering] = {}  # by group
         self._texts: dict[tuple[str, int], Source] = {}  # of functions, by file and first line
-        self._beginnings: list[
-            str
-        ] = []  # the events of the rank, its groups, its GPU and its program's texts
+        # the events of the rank, its groups, its GPU and its program's texts
+        self._beginnings: list[str] = []
         self._gpu: torch.device | None = None
         self.nccl_log: NcclLog | None = None
-        self._noted: set[tuple[type[Event], str]] = (
-            set()
-        )  # facts of the rank, its groups and its threads
+        # facts of the rank, its groups and its threads
+        self._noted: set[tuple[type[Event], str]] = set()
         self._input_event = ""
         self._works: deque[object] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []

@@ -225,9 +225,8 @@ def without_ddp(rank: int, inputs: Inputs) -> list[torch.Tensor]:
         outputs = [
             model(torch.ones(1) * (r + 1)) for r, count in enumerate(counts) if count.item() > step
         ]
-        loss: Any = sum(outputs) / len(
-            counts
-        )  # divided by the number of all ranks, as under join()
+        # divided by the number of all ranks, as under join()
+        loss: Any = sum(outputs) / len(counts)
         loss.backward()
         optimizer.step()
     return _parameters(model)

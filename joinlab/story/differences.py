@@ -244,9 +244,8 @@ def _unmatched(evidence: Evidence, headline: Line) -> Search | None:
         return Search(unlike, windows)
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     raised_outside = [rank for rank in raised if _errs(evidence, rank)]
-    if (
-        raised_outside and well and len(raised) + len(well) == len(ends)
-    ):  # and no call tells them apart
+    # no call tells apart the ranks that raised and those that went on
+    if raised_outside and well and len(raised) + len(well) == len(ends):
         ranks = _some((raised_outside, well))
         return Search(
             (raised_outside, well), dict.fromkeys(ranks, ALL), _positions(paths_of(timeline, ranks))

@@ -175,9 +175,8 @@ class Evidence:
     @cached_property
     def last(self) -> dict[int, Key]:
         """By rank, the last call that it issued."""
-        return {
-            key[0]: key for key in self.matched.row_of
-        }  # rows come in each rank's order of issue
+        # rows come in each rank's order of issue
+        return {key[0]: key for key in self.matched.row_of}
 
     def held_by(self, key: Key) -> Key | None:
         """The rank's own earlier call that holds this one up."""

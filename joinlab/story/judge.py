@@ -170,13 +170,14 @@ def story_of(evidence: Evidence) -> Story:
     caught = tuple(rank for rank in sorted(failed) if good(evidence.ends[rank]))
     headline = replace(headline, ends=_endings(evidence), caught=caught)
     healthy = isinstance(headline, even.Even) and all(map(good, evidence.ends))
+    # ranks that all finished have not parted
     further_forms = (
         *(() if healthy else (parted,)),
         standing,
         *(() if evidence.meta.get("fixes_hidden") else (fix,)),
         fates,
         notes,
-    )  # ranks that all finished have not parted
+    )
     lines: tuple[Line, ...] = (
         headline,
         *causes,

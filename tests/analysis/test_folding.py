@@ -141,11 +141,12 @@ def test_ranks_in_one_lane_did_the_same(timeline):
 @pytest.mark.parametrize("marked", [True, False])
 def test_rounds_fold_with_and_without_marked_inputs(marked):
     folding = fold(rounds(9, marked=marked))
+    # the last call ends the last round
     assert labels(folding) == [
         "8 × all-reduce, barrier",
         "row 16",
         "row 17",
-    ]  # the last call ends the last round
+    ]
 
 
 def test_a_round_that_is_not_repeated_folds_what_repeats_within_it():

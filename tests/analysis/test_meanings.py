@@ -69,11 +69,12 @@ from joinlab.analysis.meanings import conclusion, number
         ("barrier", None, "discarded the value"),
         ("all-reduce (DDP forward() 1)", None, "discarded the value"),
         ("broadcast (DDP construction)", "[[0.5]]", "took 0.5 for what rank 0's model holds"),
+        # every rank's own, to be compared
         (
             "all-gather (DDP construction)",
             "[[2],[2]]",
             "got 2, 2",
-        ),  # every rank's own, to be compared
+        ),
         ("all-reduce", "[[4.0]]", "got 4"),
         ("all-reduce", None, None),
         ("all-reduce (join() _get_num_nonjoined_procs())", None, None),

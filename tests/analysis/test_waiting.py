@@ -136,9 +136,8 @@ def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_i
     done: tuple[bool, ...],
 ) -> None:
     sizes = [[call(done=over, shape=[[1 if rank else 5]])] for rank, over in enumerate(done)]
-    more = [
-        [call(shape=[[7]])] if over else [] for over in done
-    ]  # on gloo the smaller call may complete
+    # on gloo the smaller call may complete
+    more = [[call(shape=[[7]])] if over else [] for over in done]
     found = who_waits(hand_made([[*one, *two] for one, two in zip(sizes, more, strict=True)], {}))
     assert found.ranks == (0,) and found.culprits[0].waiting == (1, 2)
     assert "Rank 0 issued all_reduce of 5 elements" in told(found) and "of 1 element " in told(

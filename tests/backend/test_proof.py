@@ -142,12 +142,10 @@ def test_unknown_facts_prove_nothing():
     assert isinstance(prove(calls, {"0": (0, 1)}, "gloo", stuck), Proof)
     assert prove(calls, {"0": (0, 1)}, "mpi", stuck) is None  # a backend without a rule
     assert prove(calls, {"other": (0, 1)}, "gloo", stuck) is None  # a group that was not named
-    assert (
-        prove([*calls, ar(7, 0)], {"0": (0, 1)}, "gloo", stuck) is None
-    )  # a rank that is not in the group
-    assert (
-        prove(calls, {"0": (0, 1)}, "gloo", waits((0, 0), (1, 5))) is None
-    )  # a wait for no recorded call
+    # a rank that is not in the group
+    assert prove([*calls, ar(7, 0)], {"0": (0, 1)}, "gloo", stuck) is None
+    # a wait for no recorded call
+    assert prove(calls, {"0": (0, 1)}, "gloo", waits((0, 0), (1, 5))) is None
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -214,9 +212,8 @@ def test_a_stream_that_waits_for_a_stuck_call_holds_up_every_later_call_of_its_r
     standing = [BlockedThread(0, (("a", 0), ("b", 0))), BlockedThread(1, (("b", 0),))]
     assert prove(CROSSED, TWO, "nccl", standing) is None
     assert prove(CROSSED, TWO, "nccl", standing, setting=behind) is not None
-    assert (
-        prove([*CROSSED, ar(1, 1, "a")], TWO, "nccl", standing, setting=behind) is None
-    )  # it does call there
+    # it does call there
+    assert prove([*CROSSED, ar(1, 1, "a")], TWO, "nccl", standing, setting=behind) is None
     assert blocked_calls(CROSSED, TWO, "gloo", setting=behind)["b"] == {}  # gloo has no streams
     apart = RuleContext(streamed=behind.streamed, backends={"b": "gloo"})
     assert blocked_calls(CROSSED, TWO, "nccl", setting=apart)["b"] == {}

@@ -122,9 +122,8 @@ class Bench(Notebook):
 
     def _received(self, frame: bytes | str) -> None:
         said = frame if isinstance(frame, bytes) else frame.encode()
-        kind = re.search(
-            rb'"msg_type": ?"(\w+)"', said
-        )  # its own comes first, then that of what it answers
+        # its own comes first, then that of what it answers
+        kind = re.search(rb'"msg_type": ?"(\w+)"', said)
         if kind and kind[1] in (b"comm_open", b"comm_msg") and b"there and back" not in said:
             self.sent.append(len(said))
 

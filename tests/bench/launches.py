@@ -36,9 +36,8 @@ dist.destroy_process_group()  # without it torch sometimes aborts while the inte
 
 def measure() -> Iterator[Figure]:
     """Both figures."""
-    launched = [seconds(_launch) for _ in range(LAUNCHES + 1)][
-        1:
-    ]  # the first starts the fork server
+    # the first starts the fork server
+    launched = [seconds(_launch) for _ in range(LAUNCHES + 1)][1:]
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.py"
         script.write_text(SCRIPT)

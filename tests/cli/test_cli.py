@@ -210,9 +210,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_program_is_found_in_a_file_and_in_a_module(program: Path, place: str) -> None:
     worker = load_program(f"{place}:worker")
     assert worker(0, []) == 42
-    assert (
-        cloudpickle.dumps(worker).count(b"A program.") == 1
-    )  # sent whole, not as a name to be imported
+    # sent whole, not as a name to be imported
+    assert cloudpickle.dumps(worker).count(b"A program.") == 1
 
 
 @pytest.mark.parametrize(

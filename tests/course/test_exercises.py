@@ -165,10 +165,11 @@ def test_every_mutant_of_a_part_is_refused(exercise, name, part, monkeypatch):
 
 def test_a_mistake_in_one_step_is_told_at_that_step():
     assert not refusal("notify", Zero) and "element" not in refusal("main_hook", Zero)
+    # the step is named once, and its own check says what is wrong
     for later in (
         "main_hook",
         "post_hook",
-    ):  # the step is named once, and its own check says what is wrong
+    ):
         assert (
             refusal(later, AfterTheCall)
             == "step 1 (notify) is not right yet: its own check says why."
@@ -253,9 +254,8 @@ def told(exercise, kinds, monkeypatch, share=slice(None)):
         ]
         for wanted in kinds
     ):
-        monkeypatch.setattr(
-            judging, "SECONDS", 30.0 if kind == "right" else 0.2
-        )  # some wrong ones go on for ever
+        # some wrong ones go on for ever
+        monkeypatch.setattr(judging, "SECONDS", 30.0 if kind == "right" else 0.2)
         found.append((name, kind, exercises.judged(exercise, one, 0)))
     return found
 

@@ -75,9 +75,8 @@ def shown(cell: Any) -> str:
 
 def giveaways(question: Question) -> list[str]:
     """Its answer and the clauses of its explanation, where they are long enough to be no chance."""
-    answer = (
-        "" if question.answer.startswith("`") else question.answer
-    )  # a line of the code that it is about
+    # a line of the code that it is about
+    answer = "" if question.answer.startswith("`") else question.answer
     clauses = [answer, *re.split(r"[.:;,()]", question.why)]
     asked = plain(" ".join((question.ask, question.code)))
     return [one for one in map(plain, clauses) if len(one.split()) >= 4 and one not in asked]

@@ -10,9 +10,8 @@ import joinlab
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.scenarios import symptoms as programs
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # what torch itself deprecates is not our concern here
+# what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 EACH = [
     pytest.param(one, backend, id=f"{one.name}-{backend}")

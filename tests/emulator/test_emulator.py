@@ -47,9 +47,8 @@ REBUILD = {(2, 1), (5, 1)}
     ("number", "n", "documented"), TRACES, ids=[f"case {c}, N={n}" for c, n, _ in TRACES]
 )
 def test_the_traces_come_out_row_by_row(number, n, documented):
-    timeline = case(
-        number, n, **{**THEN, "pad": int(number == 4)}
-    )  # the answer's case 4 saw a garbage rank
+    # the answer's case 4 saw a garbage rank
+    timeline = case(number, n, **{**THEN, "pad": int(number == 4)})
     rows = documented_rows(timeline)
     if (number, n) in REBUILD:
         (call,) = timeline.calls.filter(
@@ -136,11 +135,12 @@ def uses_of_threading(path: Path) -> set[str]:
     }
 
 
+# where the program may have threads of its own
 IN_A_RANKS_OWN_PROCESS = {
     "link",
     "shared_log",
     "virtual",
-}  # where the program may have threads of its own
+}
 
 
 def test_the_scheduler_alone_knows_threads():

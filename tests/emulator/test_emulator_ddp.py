@@ -28,12 +28,10 @@ from tests.timelines import same_timelines
 Program = Callable[[int, Sequence[torch.Tensor]], Any]
 
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # what torch itself deprecates is not our concern here
-cloudpickle.register_pickle_by_value(
-    sys.modules[__name__]
-)  # to import this module takes a rank 0.3 s
+# what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings("ignore")
+# to import this module takes a rank 0.3 s
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def layers() -> torch.nn.Module:
@@ -278,9 +276,8 @@ def test_a_size_read_from_the_data_of_another_call_does_not_fill_the_memory(back
             dist.all_gather_object([None, None], "what is as long as this")
         else:
             sizes = [torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)]
-            dist.all_gather(
-                sizes, torch.tensor([1 << 33])
-            )  # in place of the length of its own object
+            # in place of the length of its own object
+            dist.all_gather(sizes, torch.tensor([1 << 33]))
 
     end = emulate(worker, (1, 1), backend=backend).ends[0]
     assert end.kind == "killed"

@@ -92,9 +92,8 @@ def test_values_that_are_not_known_are_not_shown():
 
 def test_buckets_of_25_mb_meet_each_other_but_no_small_call():
     def program(rank, inputs):
-        model = DistributedDataParallel(
-            torch.nn.Linear(2048, 3200, bias=False)
-        )  # one bucket of 25 MiB
+        # one bucket of 25 MiB
+        model = DistributedDataParallel(torch.nn.Linear(2048, 3200, bias=False))
         for _ in inputs:
             model(torch.ones(1, 2048)).sum().backward()
             torch.zeros(1).item()

@@ -134,9 +134,8 @@ def test_a_rank_that_looks_and_sleeps_for_ever_lets_the_others_go_on():
         store = dist.distributed_c10d._get_default_store()
         dist.all_reduce(torch.ones(1))
         if rank == 0:
-            dist.all_reduce(
-                torch.ones(1), async_op=True
-            ).wait()  # makes the stream wait, not the host
+            # makes the stream wait, not the host
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
             store.set("key", "value")
             return None
         while not store.check(["key"]):
@@ -280,9 +279,8 @@ def test_a_group_of_gloo_has_the_timeout_that_it_was_given(how):
 
     assert [str(end) for end in emulate(program, (0, 0), "gloo").ends] == ["finished"] * 2
     for late in (emulate(program, (2, 0), "gloo"), launch(program, (2, 0))):
-        assert (
-            "Timed out waiting 1000ms for send operation to complete" in late.ends[1].text
-        )  # of its first part
+        # of its first part
+        assert "Timed out waiting 1000ms for send operation to complete" in late.ends[1].text
         assert [str(end) for end in late.ends] == ["raised"] * 2
 
 
@@ -298,16 +296,14 @@ def test_a_hang_ends_by_its_group_s_timeout_where_that_is_shorter_than_the_run()
     for run in (emulate(program, (1, 1), "gloo"), launch(program, (1, 1))):
         assert [str(end) for end in run.ends] == ["raised", "finished"]
         assert "Timed out waiting 1000ms" in run.ends[0].text
-    assert (
-        launch(program, (90, 90), timeout=60).ends[0].proven
-    )  # by its timeout this run would be over
+    # by its timeout this run would be over
+    assert launch(program, (90, 90), timeout=60).ends[0].proven
 
 
 def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():
     def program(rank, inputs):
-        if (
-            rank == 0
-        ):  # too much for the recv, which aborts rank 1 a moment after rank 2's message has come
+        # too much for the recv, which aborts rank 1 a moment after rank 2's message has come
+        if rank == 0:
             dist.send(torch.ones(2), 1)
         elif rank == 1:
             dist.irecv(torch.zeros(5), 2)

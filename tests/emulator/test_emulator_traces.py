@@ -152,9 +152,8 @@ def test_a_fresh_process_with_another_hash_seed_saves_the_same(tmp_path):
 
 
 def test_two_threads_do_not_meet(monkeypatch):
-    monkeypatch.setattr(
-        "joinlab.emulator.host.MOST_KINDS", 1
-    )  # each emulation begins by clearing the cache
+    # each emulation begins by clearing the cache
+    monkeypatch.setattr("joinlab.emulator.host.MOST_KINDS", 1)
     found: list[joinlab.Timeline] = []
     alone = emulate(noisy, (2, 3))
     threads = [

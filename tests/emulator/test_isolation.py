@@ -51,9 +51,8 @@ from tests.drill_programs import GETENV, MISDEEDS, descriptors, undisturbed
 # at the end
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # a file that nobody closes
+# a file that nobody closes
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("first", range(0, len(MISDEEDS), 20))
 def test_an_emulation_undoes_every_change_that_a_program_makes(first):
     warm_up()  # imports change some of it, for good
@@ -822,9 +821,10 @@ def test_what_would_reach_beyond_a_rank_is_refused_in_one_sentence(deed, said):
     for end in emulate(lambda rank, inputs: deed(), (1, 1)).ends:
         assert end.kind == EndKind.RAISED and "\n" not in end.text
         assert all(part in end.text for part in said)
+    # pytest's own
     assert (
         signal.getitimer(signal.ITIMER_REAL)[0] == 0 or signal.getitimer(signal.ITIMER_REAL)[0] > 2
-    )  # pytest's own
+    )
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 

@@ -71,9 +71,8 @@ def weight(model, optimizer):
 )
 def test_each_rank_has_the_state_of_a_library_for_itself(program, inputs, expected, monkeypatch):
     """Ranks once shared what Accelerate keeps per process: both were process 0."""
-    monkeypatch.delattr(
-        "sys.ps1", raising=False
-    )  # IPython, in other tests, sets it, and Fabric then refuses DDP
+    # IPython, in other tests, sets it, and Fabric then refuses DDP
+    monkeypatch.delattr("sys.ps1", raising=False)
     for run in (emulate, emulate, launch):
         found = run(program, inputs, "gloo")
         assert ([end.text for end in found.ends], found.returns) == (["", ""], expected)

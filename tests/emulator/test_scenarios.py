@@ -19,9 +19,8 @@ from joinlab.analysis.matching import match
 from tests import more_scenarios
 from tests.agreement import differences
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # what torch itself deprecates is not our concern here
+# what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 FINISH = "finished"
 HANG = "hung (proven)"
@@ -315,9 +314,8 @@ def test_destroying_the_group_waits_for_a_pending_call_which_gloo_fails_when_the
             FINISH,
         ]
     assert run("destroy_behind_a_call", (1, 1), "gloo").call(1, 0)["host_wait_begin_ns"] is not None
-    call = run("destroy_behind_a_call", (1, 1), "launched").call(
-        1, 0
-    )  # may fail before rank 1 begins to wait
+    # may fail before rank 1 begins to wait
+    call = run("destroy_behind_a_call", (1, 1), "launched").call(1, 0)
     assert "Connection closed by peer" in call["error"] or "reset by peer" in call["error"]
 
 

@@ -105,9 +105,8 @@ def test_what_comes_before_the_first_step_and_what_join_makes_belong_to_none(run
     for rank, rows in of.items():
         outside = [row["origin"] for row in rows if row["input"] is None]
         assert outside[:2] == ["all-gather (DDP construction)", "broadcast (DDP construction)"]
-        assert ("all-reduce (join() hook)" in outside) == (
-            rank == 0
-        )  # it has run out, and repeats rank 1's calls
+        # it has run out, and repeats rank 1's calls
+        assert ("all-reduce (join() hook)" in outside) == (rank == 0)
     assert {row["input"] for row in of[1] if "backward" in row["origin"]} == set(range(6))
 
 

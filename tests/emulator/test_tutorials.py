@@ -8,9 +8,8 @@ import pytest
 from joinlab import emulate, launch
 from tests.material.tutorials import SCRIPTS
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # what torch itself deprecates is not our concern here
+# what torch itself deprecates is not our concern here
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

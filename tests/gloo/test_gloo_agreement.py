@@ -23,9 +23,8 @@ from tests.material import gloo_probes as probes
 from tests.material.gloo_probes import Probe, answers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-cloudpickle.register_pickle_by_value(
-    sys.modules[__name__]
-)  # to import this module takes a rank 0.2 s
+# to import this module takes a rank 0.2 s
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SETS = {
     "refused": probes.REFUSED,
@@ -247,9 +246,8 @@ ALONE = [
 def test_it_ends_as_real_processes_do(program: Any) -> None:
     emulated = emulate(program, (1, 1), "gloo")
     sleeps = "sleep" in program.__code__.co_names
-    for patience in (
-        (2.0, 5.0, 10.0) if sleeps else (2.0,)
-    ):  # on a busy machine a rank may be later than it means to be
+    # on a busy machine a rank may be later than it means to be
+    for patience in (2.0, 5.0, 10.0) if sleeps else (2.0,):
         launched = launch(program, 2, patience)
         found = differences(emulated, launched)
         if not found and repr(emulated.returns) == repr(launched.returns):

@@ -187,10 +187,11 @@ def test_an_empty_all_reduce_waits_for_nobody():
     ("one", "other"),
     [
         ({"op": "reduce_scatter"}, {"op": "all_reduce"}),  # to gloo they are the same
+        # the root that was not recorded may be the right one
         (
             {"op": "broadcast", "root": 1},
             {"op": "broadcast"},
-        ),  # the root that was not recorded may be the right one
+        ),
     ],
 )
 def test_calls_that_may_meet_are_not_blocked(one, other):

@@ -202,10 +202,11 @@ def test_a_batch_of_sends_is_not_a_collective(tmp_path: Path, version: str) -> N
                 number, batch = number + 1, [title]
             for name in batch:
                 op += name != "coalesced"
+                # a send's own entry never changes its state
                 over = name in (
                     "coalesced",
                     "all_reduce",
-                )  # a send's own entry never changes its state
+                )
                 calls.append(entry(version, at, f"nccl:{name}", (number, pair, op), over, "0"))
                 at += 1
         found[rank] = dump(version, calls, (number, number)) | {"pg_config": config}

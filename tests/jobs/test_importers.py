@@ -302,10 +302,11 @@ def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(
         for entry in one["entries"]:
             for name in ("collective_seq_id", "op_id"):
                 entry[name] += 1000 + ahead * (rank == 1)
+            # rank 1: ten minutes before
             for name in (
                 "time_created_ns",
                 "time_discovered_completed_ns",
-            ):  # rank 1: ten minutes before
+            ):
                 entry[name] = entry[name] and entry[name] + 600 * 10**9 * (rank != 1)
     timeline, told = quietly(write(tmp_path, found))
     assert timeline.meta["missing_ranks"] == [1]

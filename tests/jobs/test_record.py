@@ -877,9 +877,8 @@ def test_ctrl_c_says_how_to_see_a_job_whose_rank_waits_in_c(tmp_path: Path) -> N
         assert job.stdout.readline() == "waits\n"
         job.send_signal(signal.SIGINT)
         said = "joinlab: to see what was recorded: python -m joinlab show runs/today\n"
-        assert any(
-            line == said for line in job.stderr
-        )  # behind a traceback, if the signal came before the wait
+        # behind a traceback, if the signal came before the wait
+        assert any(line == said for line in job.stderr)
         job.kill()
 
 
@@ -1310,9 +1309,8 @@ def test_a_long_job_keeps_the_last_calls_and_counts_the_others(busy: Path) -> No
         mine = timeline.calls.filter(pl.col("rank") == rank)
         assert set(mine["group"]) == {default} and mine.height > 10
         before = timeline.meta["skipped"][default][rank]
-        assert (
-            mine["seq"].to_list() == mine["input"].to_list() == list(range(before, 1000))
-        )  # a step each
+        # a step each
+        assert mine["seq"].to_list() == mine["input"].to_list() == list(range(before, 1000))
         assert mine["stack"].list.len().min() > 0  # type: ignore[operator]
         assert mine["completed_ns"].null_count() == 0
     assert any("only the last calls" in problem for problem in timeline.meta["problems"])
@@ -1443,9 +1441,8 @@ def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(
-        tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"' + "x" * (20 << 20)
-    )  # one line, never ended
+    # one line, never ended
+    write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"' + "x" * (20 << 20))
     write(tmp_path, 1, begin(1, 4) + "no event\n" + "[" * 3000 + "\n" + call(0, 1500, 2000))
     timeline = load_recording(tmp_path)
     assert timeline.world_size == 4
@@ -1477,6 +1474,7 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
 def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(
     tmp_path: Path,
 ) -> None:
+    # the first two jobs begin together
     for attempt, rank in (
         (0, 0),
         (1, 1),
@@ -1484,7 +1482,7 @@ def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(
         (1, 0),
         (2, 0),
         (2, 1),
-    ):  # the first two jobs begin together
+    ):
         place = record._unused(tmp_path, rank)
         job = [None, None, None, None, str(attempt)]
         write(
@@ -1567,9 +1565,8 @@ def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
     recorded = RecordedFolder(tmp_path)
     assert recorded.refresh()
     assert not recorded.refresh()
-    write(
-        tmp_path, 0, begin(0, 1) + call(0, 1500, 1600) + call(1, 1700, 1800), "rank-0.1.jsonl"
-    )  # the next segment
+    # the next segment
+    write(tmp_path, 0, begin(0, 1) + call(0, 1500, 1600) + call(1, 1700, 1800), "rank-0.1.jsonl")
     assert recorded.refresh()
     assert recorded.timeline().calls["seq"].to_list() == [0, 1]
     assert recorded.progress(0) == (2, "all_reduce")
@@ -1633,9 +1630,8 @@ def test_refused_calls_and_sends_do_not_shift_which_collectives_bound_a_clock() 
         row(1, 0, 1, "send", 5000),
         row(1, 1, None, "all_gather", 5000, "ValueError: Tensors must be contiguous"),
     ]
-    others += [
-        row(1, n + 2, n + 1, "barrier", 5000 + 100 * n) for n in range(1, 3)
-    ]  # its first one was dropped
+    # its first one was dropped
+    others += [row(1, n + 2, n + 1, "barrier", 5000 + 100 * n) for n in range(1, 3)]
     found = offsets([*barriers, *others], {0: "x", 1: "y"}, {"a": [0, 1]}, {"x": 0, "y": 0}, "x")
     assert (found["y"].offset_ns, found["y"].bound_ns) == (-5000, 11)
 

@@ -110,9 +110,8 @@ def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str
             "stop": heard.is_set,
             "on_output": lambda rank, line: heard.set() if rank == 0 else None,
         }
-        run(
-            program, timeout=600, no_progress=600, **said
-        )  # it returns; rank 1 may have been stopped before it did
+        # it returns; rank 1 may have been stopped before it did
+        run(program, timeout=600, no_progress=600, **said)
     else:
         seconds = {"timeout": 1.0} if option == "timeout" else {"no_progress": 0.5}
         timeline = launch_in_time(
@@ -471,9 +470,8 @@ def test_a_time_limit_may_be_infinite() -> None:
 
 def test_a_launch_whose_disk_fills_up_is_refused_with_the_reason() -> None:
     def program(rank: int, inputs: Any) -> None:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (1 << 19, 1 << 19)
-        )  # no file may grow beyond half a megabyte
+        # no file may grow beyond half a megabyte
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
         while True:
             dist.all_reduce(torch.ones(1))
 

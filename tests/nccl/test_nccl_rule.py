@@ -78,26 +78,22 @@ def test_more_ranks_only_claim_what_every_algorithm_shares():
         )
     reduce = ("reduce", 1, "float32", 0)
     assert stuck([*same, reduce], [*same, reduce], same) == {(0, 1)}
-    assert (
-        stuck([(AR, 4096)], [(AR, 4096)], [(AR, 2048)]) == set()
-    )  # they do not fit, and take several channels
+    # they do not fit, and take several channels
+    assert stuck([(AR, 4096)], [(AR, 4096)], [(AR, 2048)]) == set()
 
 
 def test_of_more_ranks_is_claimed_what_holds_in_every_order_on_the_ring():
     assert stuck([(AR, 1)], [(AR, 3)], [(AR, 2)]) == {(1, 0)}
     apart = [(BC, 1, "float32", 0)], [(BC, 1, "float32", 1)], [(BC, 1, "float32", 0)]
-    assert (
-        stuck(*apart) == set()
-    )  # if rank 2 follows rank 0, it gets its data there; else rank 1's will do
+    # if rank 2 follows rank 0, it gets its data there; else rank 1's will do
+    assert stuck(*apart) == set()
     assert stuck(*apart[:2], [(AR, 1)]) == {(2, 0)}
     many = [[(AR, 1)]] * 6 + [[(AR, 1), (AR, 1)]]
     assert stuck(*many) == {(6, 1)}
-    assert (
-        stuck(*[[(AR, k)] for k in range(1, 8)]) == set()
-    )  # seven that all differ have too many orders
-    assert (
-        stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()
-    )  # more ranks than the tuner is known for
+    # seven that all differ have too many orders
+    assert stuck(*[[(AR, k)] for k in range(1, 8)]) == set()
+    # more ranks than the tuner is known for
+    assert stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()
     split = by_group(
         [call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)],
         {"0": (0, 1)},
@@ -113,10 +109,11 @@ def test_the_order_of_the_ring_decides_where_it_is_known():
     assert stuck(*apart) == {(0, 0)}
     assert stuck(*apart, rings={"0": (0, 1, 2)}) == {(0, 0), (1, 0)}
     assert stuck(*apart, rings={"0": (0, 2, 1)}) == {(0, 0)}
+    # one circle, another beginning
     assert stuck(*apart, rings={"0": (2, 0, 1)}) == {
         (0, 0),
         (1, 0),
-    }  # one circle, another beginning
+    }
     assert stuck(*apart, rings={"0": (0, 1)}) == {(0, 0)}  # not all of its ranks: nothing is known
 
 
@@ -128,10 +125,11 @@ def test_version_and_kind_of_gpu_decide_where_they_are_known():
     assert stuck(*odd, version="2.29.7") == {(0, 0), (1, 0), (2, 0)}
     wider = [(AR, 3)], [(AR, 1)]
     assert stuck(*wider) == {(0, 0)}
+    # before Volta no line goes on before all have come
     assert stuck(*wider, warps_apart=False) == {
         (0, 0),
         (1, 0),
-    }  # before Volta no line goes on before all have come
+    }
 
 
 def test_a_list_to_scatter_is_one_collective_where_none_was_coalesced():
@@ -162,21 +160,19 @@ def test_sends_that_were_in_no_batch_have_a_communicator_for_each_two_ranks():
     send, recv = ("send", 1), ("recv", 1)
     assert pairs([send, send, recv], [recv]) == {(0, 2)}
     assert pairs([("send", 2)], [("recv", 4)]) == {(1, 0)}  # it waits for a second line
-    assert (
-        pairs([("send", 10**6)], [("recv", 4)]) == pairs([send], [("recv", 10**6)]) == set()
-    )  # not LL: not known
-    at_most = (
-        16 * 1024 // 4
-    )  # 16 KiB take LL on every machine, where a receiver waits for all of its lines
+    # not LL: not known
+    assert pairs([("send", 10**6)], [("recv", 4)]) == pairs([send], [("recv", 10**6)]) == set()
+    # 16 KiB take LL on every machine, where a receiver waits for all of its lines
+    at_most = 16 * 1024 // 4
     assert pairs([("send", at_most - 2)], [("recv", at_most)]) == {(1, 0)}
-    assert (
-        pairs([("send", at_most)], [("recv", at_most + 1)]) == set()
-    )  # with more channels, more do: not known
+    # with more channels, more do: not known
+    assert pairs([("send", at_most)], [("recv", at_most + 1)]) == set()
     assert pairs([send], []) == {(0, 0)}  # the two must make it first
+    # which does not help: that needs the group's
     assert pairs([send], [("gather", 1)]) == {
         (0, 0),
         (1, 0),
-    }  # which does not help: that needs the group's
+    }
     assert pairs([send], [("gather", 1)], eager=("0",)) == {(1, 0)}
     assert pairs([send] * 10, [recv]) == {(0, 9)}  # a FIFO holds eight
 
@@ -194,9 +190,8 @@ def test_the_first_send_to_a_rank_waits_for_its_recv_though_the_other_direction_
     send, recv = ("send", 1), ("recv", 1)
     assert pairs([recv, send], [send]) == pairs([send, recv], [recv]) == {(0, 1)}
     assert pairs([send, recv, send], [recv, send]) == set()  # connected, and buffered
-    assert (
-        pairs([recv, send, send], [send]) == set()
-    )  # it issued more, so its first send did not wait
+    # it issued more, so its first send did not wait
+    assert pairs([recv, send, send], [send]) == set()
 
 
 def test_a_send_that_only_some_machines_buffer_is_known_to_wait_in_the_emulator_alone():
@@ -284,13 +279,13 @@ def test_a_refused_call_takes_no_place():
 @pytest.mark.parametrize("large", [1, 10**7])
 def test_a_slot_that_a_rank_never_reaches_completes_nowhere_that_needs_it(large):
     same = [(AR, 1)]
+    # though they do not fit
     assert stuck([*same, (AR, large)], [*same, (AG, 3)], same) == {
         (0, 1),
         (1, 1),
-    }  # though they do not fit
-    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == {
-        (0, 1)
-    }  # a root sends once
+    }
+    # a root sends once
+    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == {(0, 1)}
     assert stuck([*same, (AR, 0)], [*same, (AG, 3)], same) == {(1, 1)}
 
 
@@ -305,21 +300,24 @@ def test_a_communicator_whose_ranks_never_all_call_is_never_made(what):
 @pytest.mark.parametrize(
     ("calls", "hung"),
     [
+        # flags on one side, a counter on the other
         (
             ([(AR, 1)], [(AR, 2 * 10**6)]),
             {(0, 0), (1, 0)},
-        ),  # flags on one side, a counter on the other
+        ),
         (([(AR, 1)], [(BC, 2 * 10**6, "float32", 1)]), {(0, 0)}),  # a root only sends
         (([(BC, 2 * 10**6, "float32", 1)], [(AR, 1)]), {(0, 0), (1, 0)}),
         (([(AR, 2 * 10**6)], [(AR, 4 * 10**6)]), set()),  # how far their chunks get is not modelled
+        # rank 0's second never begins
         (
             ([(AR, 1), (AR, 2 * 10**6)], [(AR, 2 * 10**6), (AR, 2 * 10**6)]),
             {(0, 0), (1, 0)},
-        ),  # rank 0's second never begins
+        ),
+        # here it does, and feeds rank 1
         (
             ([(BC, 1, "float32", 0), (AR, 2 * 10**6)], [(AR, 2 * 10**6), (AR, 2 * 10**6)]),
             set(),
-        ),  # here it does, and feeds rank 1
+        ),
         (([(AR, 1)], [(AR, 10**5)]), set()),  # by LL or not: it depends on the GPU
     ],
 )
@@ -331,9 +329,8 @@ def test_a_large_message_never_meets_a_small_ones_lines(calls, hung):
 
 def test_large_mismatched_messages_are_left_undecided():
     assert stuck([(AR, 5000)], [(AR, 5001)]) == set()
-    assert (
-        stuck([(AR, 1), (AR, 5000)], [(AR, 3), (AR, 5000)]) == set()
-    )  # rank 0 reaches a call the ring cannot tell of
+    # rank 0 reaches a call the ring cannot tell of
+    assert stuck([(AR, 1), (AR, 5000)], [(AR, 3), (AR, 5000)]) == set()
     assert stuck([(AR, 1), (AR, 5000)], [(BC, 1, "float32", 0), (AR, 5000)]) == {
         (0, 0),
         (0, 1),
@@ -353,13 +350,11 @@ def test_recv_needs_its_send_whatever_the_tag():
     send = IssuedCall(0, "0", 0, "send", "float32", [[1]], peer=1, tag=9)
     assert blocked(by_group([recv], {"0": (0, 1)})["0"]) == {(1, 0): (Blocker(0, None),)}
     assert blocked(by_group([recv, send], {"0": (0, 1)})["0"]) == {}
-    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {
-        (0, 0): (Blocker(1, None),)
-    }  # no communicator
+    # no communicator
+    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {(0, 0): (Blocker(1, None),)}
     other = recv._replace(peer=1, rank=0, seq=1)
-    assert (
-        blocked(by_group([send, other, send._replace(rank=1, peer=0)], {"0": (0, 1)})["0"]) == {}
-    )  # may be buffered
+    # may be buffered
+    assert blocked(by_group([send, other, send._replace(rank=1, peer=0)], {"0": (0, 1)})["0"]) == {}
 
 
 def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():

@@ -31,9 +31,8 @@ def test_exactly_the_knobs_that_matter_are_named(case):
             ),
         }
         matter = {name for name, changed in changes.items() if changed}
-        assert matter == set(named) or (
-            matter < set(named) and case not in DOCUMENTED
-        )  # else all may be offered
+        # else all may be offered
+        assert matter == set(named) or (matter < set(named) and case not in DOCUMENTED)
 
 
 def test_a_program_of_ones_own_has_all_knobs_of_its_engine():

@@ -59,9 +59,8 @@ def test_the_verdict_appears_when_the_job_has_stalled(folder: Path) -> None:
     add(folder, 0, call(1, 1700, None))
     view.look()
     assert view.heading == "The job has stalled."
-    assert (
-        "Rank 1 keeps rank 0 waiting" in diagnose(view.timeline).sentence
-    )  # the verdict below the heading says why
+    # the verdict below the heading says why
+    assert "Rank 1 keeps rank 0 waiting" in diagnose(view.timeline).sentence
     view.close()
 
 

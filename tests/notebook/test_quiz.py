@@ -273,9 +273,8 @@ def beside_gradients(program: Callable[..., Any]) -> int:
 
 
 def leaves_one_out(rank: int, inputs: Any) -> None:
-    model = solutions.SmallDDP(
-        solutions.Branches(), 100
-    )  # rank 0 uses both of its layers, rank 1 one
+    # rank 0 uses both of its layers, rank 1 one
+    model = solutions.SmallDDP(solutions.Branches(), 100)
     for input in inputs:
         model(input).sum().backward()
     [parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None]

@@ -97,9 +97,8 @@ def test_every_question_of_the_course_is_shown_and_answered(opened, share):
         expect(page.locator(shown)).to_have_count(len(CELLS) + len(asked))
     verdicts = page.locator(" ~ ".join([".jp-CodeCell"] * 4)).get_by_role("status")
     verdicts = verdicts.filter(has_text=re.compile("^[✓✕]"))
-    for first in range(
-        0, len(asked), 20
-    ):  # a busy server loses what a kernel says in over 1,000 messages at once
+    # a busy server loses what a kernel says in over 1,000 messages at once
+    for first in range(0, len(asked), 20):
         page.evaluate(ANSWER, [len(CELLS) + first, choices[first : first + 20]])
         expect(verdicts).to_have_count(min(first + 20, len(asked)))
     for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):

@@ -90,9 +90,8 @@ def test_the_run_with_the_fix_is_drawn_in_its_place_until_it_is_undone():
     view.mended = True
     assert view.selected is None
     view.selected = len(match(timeline.mended[0])) - 1
-    assert (
-        view.calls["origin"].to_list() == ["all-reduce (barrier)"] * 2
-    )  # of the run that one sees
+    # of the run that one sees
+    assert view.calls["origin"].to_list() == ["all-reduce (barrier)"] * 2
     view.mended = False
     view.mended = True
     view.timeline = case_timeline(1, 2)

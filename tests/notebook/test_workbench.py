@@ -574,11 +574,12 @@ def test_a_call_that_one_run_lacks_leaves_its_place_empty():
 
 def test_a_cell_that_runs_again_stops_what_its_old_bench_launched(monkeypatch):
     old = waiting(monkeypatch, "one", "first")
+    # another cell; a second bench; not known
     for cell, run in (
         ("other", "second"),
         ("one", "first"),
         ("", "third"),
-    ):  # another cell; a second bench; not known
+    ):
         in_cell(monkeypatch, cell, run)
         bench(case=1, inputs=(1, 1))
         assert old.running
@@ -603,10 +604,11 @@ def test_a_cell_that_runs_again_begins_with_what_its_bench_was_left_with(monkeyp
         9,
     )
     in_cell(monkeypatch, "left", "fourth")
+    # the cell's text asks for something else now
     assert bench(case=1, inputs=(4, 4)).counts == (
         4,
         4,
-    )  # the cell's text asks for something else now
+    )
 
 
 def test_a_bench_that_is_closed_stops_what_it_launched(monkeypatch):

@@ -88,9 +88,8 @@ def test_a_slider_changes_exactly_the_boxes_that_the_new_input_adds(notebook):
     press(notebook, where.get_by_label("rank 1: inputs"), "ArrowRight")
     where.locator(".jl-title", has_text="inputs (2, 3)").wait_for()
     after = Counter(notebook.ask("labels(follows.timeline)"))
-    expect(where.locator(".jl-lane rect title")).to_have_count(
-        after.total()
-    )  # drawn after the title
+    # drawn after the title
+    expect(where.locator(".jl-lane rect title")).to_have_count(after.total())
     assert drawn(where) == after
     # rank 1 goes through one input more, and rank 0, which has joined, shadows it
     own = {f"rank 1: {what}": 1 for what in ("forward 1", "forward 2", "backward")}

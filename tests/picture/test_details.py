@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from joinlab.analysis.wording import shapes, tensor
-from joinlab.picture.details import (
-    call_details,
-    duration,
-    moment,
-)
+from joinlab.picture.details import call_details, duration, moment
 from joinlab.timeline import CALL_COLUMNS, Ending
 from tests.timelines import Writer
 

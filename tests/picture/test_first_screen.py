@@ -361,9 +361,8 @@ def test_a_dot_moves_the_inputs_and_nothing_under_the_pointer(opened, size):
     assert "inputs=3,6" in page.url
     after = page.evaluate(SEEN)
     assert (after["top"], after["dots"]) == (before["top"], before["dots"])
-    assert page.get_by_role("button", name="Lanes as columns").is_visible() == (
-        size[0] > 620
-    )  # a phone has no other way
+    # a phone has no other way
+    assert page.get_by_role("button", name="Lanes as columns").is_visible() == (size[0] > 620)
 
 
 @pytest.mark.parametrize(
@@ -409,9 +408,8 @@ FILLS = "(all) => all.map((one) => one.getAttribute('fill') ?? getComputedStyle(
 
 def test_a_small_picture_fills_the_large_one_which_has_the_same_boxes(opened):
     page = opened("gallery")
-    assert (
-        page.evaluate("document.documentElement.scrollHeight") <= WIDE["height"]
-    )  # all of it is in sight
+    # all of it is in sight
+    assert page.evaluate("document.documentElement.scrollHeight") <= WIDE["height"]
     assert page.locator(".small.drawn .jl-scene").count() == 18
     for at, address in ((3, "case=2&on=1"), (11, "case=4&on=3")):
         page.locator(".gallery label").nth(at).click()

@@ -21,11 +21,12 @@ def test_every_run_says_how_it_ended_where_no_script_runs(written):
     ends = re.findall(r'<span class="small">(.*?)</span>', page)
     assert len(ends) == 18 and ends[:3] == ["✓ both finish"] * 3
     assert ends[3:6] == ["… both finish, a call left pending"] * 2 + ["✕ rank 1 raises"]
+    # case 4 on the three fabrics
     assert ends[9:12] == [
         "✕ rank 0 hangs",
         "✕ rank 1 hangs",
         "✕ both hang",
-    ]  # case 4 on the three fabrics
+    ]
     assert page.count('<input type="radio"') == 18 and page.count("checked>") == 1
     runs = data_of(page)["gallery"]["runs"].values()
     notes = [note for table in runs for row in table for _, _, note in row]

@@ -25,13 +25,7 @@ pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
 from tests.browser import Notebook, barriers, end_kernels, watched, write_notebook  # noqa: E402
-from tests.first_screen import (  # noqa: E402
-    BENCH,
-    LEAST_TEXT,
-    MOST_CONTROLS,
-    MOST_WORDS,
-    every_position,
-)
+from tests.first_screen import BENCH, LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, every_position  # noqa: E402
 from tests.nightly import sampled  # noqa: E402
 
 MOST = 6

@@ -467,9 +467,8 @@ def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
 
 def test_front_ends_that_ask_for_html_get_a_picture_that_answers(opened, tmp_path):
     timeline = case_timeline(4, 2)
-    assert isinstance(
-        timeline, joinlab.Timeline
-    )  # joinlab gives it the method when it is loaded through joinlab
+    # joinlab gives it the method when it is loaded through joinlab
+    assert isinstance(timeline, joinlab.Timeline)
     (tmp_path / "cell.html").write_text(f"<!doctype html>{timeline._repr_html_()}", "utf-8")
     frame = opened(tmp_path / "cell.html").frame_locator("iframe")
     frame.locator(".jl-col .jl-fill").last.click(force=True)
@@ -552,9 +551,8 @@ def test_every_mismatch_of_a_large_run_is_marked_and_reached(opened, tmp_path):
     )
     view = every(page)
     strip = view.locator(".jl-strip svg")
-    assert (
-        strip.get_attribute("aria-label") == "The whole run: 1,000 rows, 701 of them wrong"
-    )  # and the last, which hangs
+    # and the last, which hangs
+    assert strip.get_attribute("aria-label") == "The whole run: 1,000 rows, 701 of them wrong"
     assert strip.locator(".jl-alarm").first.evaluate("(one) => getComputedStyle(one).fill")
     fills = {one.get_attribute("fill") for one in strip.locator(".jl-many").all()}
     assert len(fills) > 2  # each piece has the colour of a kind

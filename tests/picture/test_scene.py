@@ -388,9 +388,8 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
         assert made.ends[made.outlier][1] == ("no record" if missing else "not known")
         for one in made.columns:
             assert not missing or made.outlier not in one.boxes
-    assert not any(
-        "did not match" in one.remark for one in made.columns
-    )  # what is not recorded differs from nothing
+    # what is not recorded differs from nothing
+    assert not any("did not match" in one.remark for one in made.columns)
 
 
 def ring_without_a_send(rank, inputs):

@@ -183,9 +183,8 @@ def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
         "optional-dependencies"
     ]
     brought = {Requirement(text).name: extra for extra in ("lab",) for text in extras[extra]}
-    named = {
-        name: extra for name, extra in errors.EXTRAS.items() if name != "traitlets"
-    }  # ipywidgets' own
+    # ipywidgets' own
+    named = {name: extra for name, extra in errors.EXTRAS.items() if name != "traitlets"}
     assert named.items() <= brought.items()
 
 

@@ -156,9 +156,8 @@ def _main_hook(answer: Answer, case: Situation) -> None:
             f"with {situation}, the hook sends NaN; the backends disagree on the maximum of NaN and a number."
         )
     for rank, rank_numbers in enumerate(numbers):
-        if len(rank_numbers) == max(
-            map(len, numbers)
-        ):  # it never shadowed; the others need the post hook
+        # it never shadowed; the others need the post hook
+        if len(rank_numbers) == max(map(len, numbers)):
             compare(
                 timeline.returns[rank], _largest(numbers), situation, f"`largest` on rank {rank}"
             )
@@ -210,11 +209,8 @@ def _after_step_2(answer: Answer) -> None:
 
 
 post_hook = Judge(
-    (
-        *SITUATIONS,
-        Situation((1, 2, 2), seed=13),
-        Situation((2, 1, 2), seed=10),
-    ),  # ties, in every place
+    # ties, in every place
+    (*SITUATIONS, Situation((1, 2, 2), seed=13), Situation((2, 1, 2), seed=10)),
     draw,
     _post_hook,
     _after_step_2,

@@ -240,9 +240,8 @@ def _gradient(answer: Answer, case: Situation) -> None:
     calls, wanted = [], []
     for by_all in (True, False):
         made = _made_by_ddp(case.counts, gradients, by_all)
-        for step in sorted(
-            {*case.counts} - {max(case.counts)} | {0}
-        ):  # at each, some have just joined
+        # at each, some have just joined
+        for step in sorted({*case.counts} - {max(case.counts)} | {0}):
             if step < len(made):
                 remaining = []
                 for gradient, count in zip(gradients, case.counts, strict=True):
@@ -281,11 +280,7 @@ def _last_joiner(answer: Answer, case: Situation) -> None:
         )
 
 
-last_joiner = Judge(
-    (Situation((3, 1, 3, 2)), Situation((1, 2, 2, 1)), *SHORT),
-    draw,
-    _last_joiner,
-)
+last_joiner = Judge((Situation((3, 1, 3, 2)), Situation((1, 2, 2, 1)), *SHORT), draw, _last_joiner)
 
 # ---- safe_loop: join() and a barrier
 
@@ -377,9 +372,8 @@ def _made_to_shadow(counts: tuple[int, ...], rebuild: bool) -> list[int]:
         asked = [
             index for index, row in enumerate(rows) if "_get_num_nonjoined_procs" in row["origin"]
         ]
-        shadows = rows[
-            asked[0] : asked[-1]
-        ]  # the answer to the last question is that no rank is left
+        # the answer to the last question is that no rank is left
+        shadows = rows[asked[0] : asked[-1]]
         made.append(sum(rebuild or "rebuild" not in row["origin"] for row in shadows))
     return made
 
@@ -421,9 +415,8 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
         def reduce(bucket: int) -> None:
             if bucket in reduced:
                 mistakes.append(f"reduced bucket {bucket} twice")
-                raise ValueError(
-                    mistakes[0]
-                )  # stops a loop that would repeat this until the timeout
+                # stops a loop that would repeat this until the timeout
+                raise ValueError(mistakes[0])
             elif bucket not in ready:
                 mistakes.append(f"reduced bucket {bucket} before it was ready")
             reduced.append(bucket)

@@ -133,9 +133,8 @@ class LargestHook(JoinHook):
         self.owner = owner
 
     def main_hook(self) -> None:
-        dist.all_reduce(
-            torch.tensor([-torch.inf]), op=dist.ReduceOp.MAX
-        )  # smaller than any number: changes nothing
+        # smaller than any number: changes nothing
+        dist.all_reduce(torch.tensor([-torch.inf]), op=dist.ReduceOp.MAX)
 
     def post_hook(self, is_last_joiner: bool) -> None:
         dist.all_reduce(self.owner.largest, op=dist.ReduceOp.MAX)

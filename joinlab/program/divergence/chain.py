@@ -9,12 +9,7 @@ from operator import and_, eq, gt, ne
 
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence.comparison import TraceComparison
-from joinlab.program.divergence.fork import (
-    Fork,
-    begun_at,
-    index_of,
-    statements_of,
-)
+from joinlab.program.divergence.fork import Fork, begun_at, index_of, statements_of
 from joinlab.program.divergence.search import Search
 from joinlab.program.divergence.setters import (
     caller_of,

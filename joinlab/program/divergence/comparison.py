@@ -19,14 +19,12 @@ class TraceComparison:
 
     first: Sequence[TraceStep]
     second: Sequence[TraceStep]
-    last: dict[int, tuple[TraceStep, TraceStep]] = field(
-        default_factory=dict
-    )  # by depth: the line that both ran last
+    # by depth: the line that both ran last
+    last: dict[int, tuple[TraceStep, TraceStep]] = field(default_factory=dict)
     forks: list[Fork] = field(default_factory=list)  # where they diverged, and met again
     depth: int = 0
-    common: dict[tuple[int, int], None] = field(
-        default_factory=dict
-    )  # indices of the steps that both ran, in order
+    # indices of the steps that both ran, in order
+    common: dict[tuple[int, int], None] = field(default_factory=dict)
 
     def part(self) -> Fork | None:
         """The statement at which they finally diverge, or None."""
@@ -60,9 +58,8 @@ class TraceComparison:
                 before = min(i, len(self.first) - 1), min(j, len(self.second) - 1)
                 behind = self.first[before[0]].issued, self.second[before[1]].issued
                 self.forks.append(fork._replace(behind=behind, alone=alone))
-            if (
-                not whole
-            ):  # both functions have returned: the caller's next line says whether it matters
+            # both functions have returned: the caller's next line says whether it matters
+            if not whole:
                 self.depth -= 1
 
     def _resumed(self, first: TraceStep | None, second: TraceStep | None) -> Fork | None:

@@ -18,9 +18,8 @@ class Fork(NamedTuple):
     statement: Statement
     tests: tuple[TraceStep, TraceStep]
     nexts: tuple[TraceStep | None, TraceStep | None]
-    behind: tuple[int, int] | None = (
-        None  # number of calls that each rank had issued when the traces met again
-    )
+    # number of calls that each rank had issued when the traces met again
+    behind: tuple[int, int] | None = None
     alone: tuple[Sequence[TraceStep], ...] = ()  # the steps of each until they met again
 
     def turned(self) -> Fork:

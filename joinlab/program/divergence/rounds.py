@@ -46,9 +46,8 @@ def forks_of_one_rank(
             (_went_on_at(steps[index], follow[index]), leads)
             for index, leads in zip(indices, led, strict=True)
         }
-        never_came_back = (
-            misses == 1 and not led[-1]
-        )  # and never came back, however many such calls it lacks
+        # it never came back, however many such calls it lacks
+        never_came_back = misses == 1 and not led[-1]
         peer_came_more = sum(step.key == key for step in peer) > rounds
         missed, led_step = indices[led.index(False)], indices[led.index(True)]
         if statement.loop:

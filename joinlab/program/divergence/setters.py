@@ -69,9 +69,8 @@ def set_before(
     steps in functions that they call, read, or decided what a function returned to a line that did;
     or that contains this line. What was set anew since does not count, nor, where the object that has
     an attribute is known, its name alone."""
-    parts = {
-        part for name in reads for part in name.replace("]", "").split("[")
-    }  # "counts[rank]" reads two names
+    # "counts[rank]" reads two names
+    parts = {part for name in reads for part in name.replace("]", "").split("[")}
     whole = {name[: dot.start()] for name in parts for dot in re.finditer(r"\.", name)} | parts
     owned = set[tuple[int, str]]()
     for step in inside:

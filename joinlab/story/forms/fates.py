@@ -278,9 +278,8 @@ def _of_several(text: str, ranks: Sequence[int]) -> str:
 
 def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for every rank, failed ranks first; ranks with the same fate share one."""
-    mismatch = (
-        None if evidence.difference.circle else evidence.mismatch
-    )  # of a circle, each call needs its reason
+    # of a circle, each call needs its reason
+    mismatch = None if evidence.difference.circle else evidence.mismatch
     lines: dict[str, Fate] = {}
     for lane, ranks in evidence.difference.lanes.items():
         line = _FateOf(evidence, lane, mismatch).line()
@@ -467,9 +466,8 @@ def _grouped(lacks: Sequence[Lack], calls: Sequence[NamedCall]) -> tuple[Lack, .
     return tuple(merged.values())
 
 
-_FRAME = re.compile(
-    r'  File "(.+)", line (\d+)(?:, in (.+))?'
-)  # that of a SyntaxError has no function
+# that of a SyntaxError has no function
+_FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in (.+))?')
 
 
 def frames_of(output: str) -> list[Frame]:
