@@ -64,7 +64,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     """
     if group.failed or len(group.ranks) < 2:
         return {}
-    group = group.reached()
+    group, threads = group.reached(), group.setting.threads
     blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     # per rank: its collectives that cannot complete, each of which holds a thread
     stuck: dict[int, list[Blocker]] = {}
@@ -79,37 +79,24 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
             break  # from here on the counter is not known
         # A rank may already wait in its next call while another's equal call has yet to be refused.
         refused = [_asked(call) for call in slot.values() if call.void]
-        void = {
-            rank for rank, call in slot.items() if not call.completed and _asked(call) in refused
-        }
-        counting = {
-            rank: stuck[rank][0]
-            for rank, call in slot.items()
-            if rank in stuck
-            and rank not in void
-            and (
-                call.op == Op.BARRIER
-                or (group.setting.threads and len(stuck[rank]) >= group.setting.threads)
-            )
-        }
-        begun = {
-            rank: call for rank, call in slot.items() if rank not in counting and rank not in void
-        }
+        # by rank: the stuck call behind which its call waits, and has not begun
+        behind: dict[int, Blocker] = {}
+        begun: dict[str, Slot] = {}
+        for rank, call in slot.items():
+            if not call.completed and _asked(call) in refused:
+                continue
+            earlier = stuck.get(rank, [])
+            if earlier and (call.op == Op.BARRIER or (threads and len(earlier) >= threads)):
+                behind[rank] = earlier[0]
+            else:
+                begun.setdefault(kind(call.op, call.dtype), {})[rank] = call
         fresh: dict[int, tuple[Blocker, ...]] = {
-            rank: (behind,) for rank, behind in counting.items()
+            rank: (blocker,) for rank, blocker in behind.items()
         }
-        first = {rank: calls[0] for rank, calls in stuck.items()}
-        for name in dict.fromkeys(kind(call.op, call.dtype) for call in begun.values()):
-            calls = {
-                rank: call for rank, call in begun.items() if kind(call.op, call.dtype) == name
-            }
-            played = _stuck_in(
-                name,
-                calls,
-                group.ranks,
-                gone,
-                partial(_blame, slot, first if name == Op.BARRIER else counting),
-            )
+        first = {rank: earlier[0] for rank, earlier in stuck.items()}
+        for name, calls in begun.items():
+            blame = partial(_blame, slot, first if name == Op.BARRIER else behind)
+            played = _stuck_in(name, calls, group.ranks, gone, blame)
             if played is None:
                 return {}
             fresh |= played
@@ -156,18 +143,12 @@ def _uneven(calls: Slot) -> bool:
     """Whether calls of one kind would meet with messages of different sizes."""
     if any(call.op in (Op.BARRIER, Op.ALL_TO_ALL) for call in calls.values()):
         return False  # the sizes that an all_to_all receives are not recorded
-    # the root of a scatter has all parts
-    parts = (_parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values())
-    return (
-        len(
-            {
-                (call.dtype, part)
-                for call, sizes in zip(calls.values(), parts, strict=True)
-                for part in sizes
-            }
-        )
-        > 1
-    )
+    sizes = set[tuple[str | None, int | None]]()
+    for call in calls.values():
+        # the root of a scatter has all parts
+        parts = _parts(call) if call.op == Op.SCATTER else [call.nbytes]
+        sizes.update((call.dtype, part) for part in parts)
+    return len(sizes) > 1
 
 
 def _stuck_in(
@@ -184,24 +165,21 @@ def _stuck_in(
     differ, where a root is missing or not the same, and where a missing rank has ended, as only who
     has a message to it gets an error.
     """
-    op, uneven = op_of(name), _uneven(calls)
+    facts, uneven = FACTS.get(name), _uneven(calls)
     missing = [rank for rank in ranks if rank not in calls]
     lost = any(rank in gone for rank in missing)
-    if op is not None and FACTS[op].needs is Needs.EVERYONE and not uneven and not lost:
+    if facts is not None and facts.needs is Needs.EVERYONE and not uneven and not lost:
         why = tuple(map(blame, missing))
-        empty = FACTS[op].empty_returns
+        empty = facts.empty_returns
         return {
             rank: why for rank, call in calls.items() if why and not (empty and call.elements == 0)
         }
-    rooted = (
-        op is not None
-        and FACTS[op].rooted
-        and (missing or len({call.root for call in calls.values()}) > 1)
-    )
-    if not (rooted or uneven or lost) or any(
-        rank in gone and not call.completed for rank, call in calls.items()
-    ):
-        return {}  # or else how far a call came is not known, and who waits for it gets an error
+    roots = {call.root for call in calls.values()}
+    rooted = facts is not None and facts.rooted and (missing or len(roots) > 1)
+    if not (rooted or uneven or lost):
+        return {}
+    if any(rank in gone and not call.completed for rank, call in calls.items()):
+        return {}  # how far that call came is not known, and who waits for it gets an error
     network = Network(len(ranks))
     parts: dict[int, _RulePart] = {}
     for rank, call in calls.items():
@@ -215,23 +193,16 @@ def _stuck_in(
         advance(network.awake.popleft())
     if network.aborts():
         return None
+    unanswered = sorted({*network.unanswered()})
     blockers: dict[int, tuple[Blocker, ...]] = {}
     for rank, part in parts.items():
-        peers = {
-            ranks[peer]
-            for group_rank, peer in network.unanswered()
-            if group_rank == part.group_rank
-        }
-        if part.waits_on is not None and not peers & set(gone):
-            differing = [
-                peer
-                for peer in ranks
-                if peer not in calls or _size(calls[peer]) != _size(calls[rank])
-            ]
-            live = [peer for peer in differing if peer not in gone] or sorted(
-                peers, key=ranks.index
-            )
-            blockers[rank] = tuple(map(blame, live))
+        peers = [ranks[peer] for group_rank, peer in unanswered if group_rank == part.group_rank]
+        if part.waits_on is None or any(peer in gone for peer in peers):
+            continue
+        form = _form(calls[rank])
+        differing = [peer for peer in ranks if peer not in calls or _form(calls[peer]) != form]
+        live = [peer for peer in differing if peer not in gone]
+        blockers[rank] = tuple(map(blame, live or peers))
     return blockers
 
 
@@ -246,24 +217,15 @@ class _RulePart(NetworkPart):
         )
 
 
-def _size(call: IssuedCall) -> tuple[object, ...]:
+def _form(call: IssuedCall) -> tuple[object, ...]:
     return call.dtype, call.nbytes
 
 
-_ITEM_BYTES = {
-    name: ITEM_BYTES[name]
-    for name in (
-        "float32",
-        "float64",
-        "float16",
-        "bfloat16",
-        "int64",
-        "int32",
-        "int8",
-        "uint8",
-        "bool",
-    )
-}
+_SENT_AS_THEY_ARE = (
+    *("float32", "float64", "float16", "bfloat16"),
+    *("int64", "int32", "int8", "uint8", "bool"),
+)
+_ITEM_BYTES = {name: ITEM_BYTES[name] for name in _SENT_AS_THEY_ARE}
 """Of the dtypes that gloo sends as they are: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp,
 PyTorch v2.13.0."""
 
@@ -316,34 +278,26 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
 
 
 def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
-    """Sends without a recv, and recvs without a send."""
+    """Sends without a recv, and recvs without a send. Calls with a rank that is gone fail: they are
+    not blocked."""
     blockers: dict[tuple[int, int], tuple[Blocker, ...]] = {}
-    for (source, target, tag), sends in group.sends.items():
-        # A recv from any source may take a send of each. Calls with a rank that is gone fail: they are
-        # not blocked.
-        takers = len(group.recvs.get((source, target, tag), ())) + len(
-            group.recvs.get((ANY_SOURCE, target, tag), ())
-        )
-        if target not in gone:
-            blockers.update(
-                {(source, call.seq): (Blocker(target, None),) for call in sends[takers:]}
-            )
-    for (source, target, tag), recvs in group.recvs.items():
+    sends, recvs = group.sends, group.recvs
+    for (source, target, tag), issued in sends.items():
+        # A recv from any source may take a send of each.
+        takers = [
+            *recvs.get((source, target, tag), ()),
+            *recvs.get((ANY_SOURCE, target, tag), ()),
+        ]
+        for call in () if target in gone else issued[len(takers) :]:
+            blockers[source, call.seq] = (Blocker(target, None),)
+    for (source, target, tag), issued in recvs.items():
+        sources, arrived = [source], len(sends.get((source, target, tag), ()))
         if source == ANY_SOURCE:
             sources = [rank for rank in group.ranks if rank != target]
-            arrived = sum(len(group.sends.get((peer, target, tag), ())) for peer in sources)
-            if not arrived and not set(sources) & set(gone):
-                blockers.update(
-                    {
-                        (target, call.seq): tuple(Blocker(peer, None) for peer in sources)
-                        for call in recvs
-                    }
-                )
-        elif source not in gone:
-            arrived = len(group.sends.get((source, target, tag), ()))
-            blockers.update(
-                {(target, call.seq): (Blocker(source, None),) for call in recvs[arrived:]}
-            )
+            if any(sends.get((peer, target, tag)) for peer in sources):
+                continue  # which of the recvs takes it is not known
+        for call in () if any(peer in gone for peer in sources) else issued[arrived:]:
+            blockers[target, call.seq] = tuple(Blocker(peer, None) for peer in sources)
     if contradicted(blockers, group.of_pairs()):
         return {}
     return blockers
