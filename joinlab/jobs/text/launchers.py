@@ -37,6 +37,11 @@ SRUN = re.compile(
     r"srun: error: [^\s:]+: tasks? (?P<tasks>\d{1,5}(?:[,-]\d{1,5}){0,99}): (?:Exited with )?"
     r"(?P<how>\w+(?: \w+)*)"
 )
+CANCELLED = re.compile(
+    r"slurmstepd: error: \*{3} (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (?P<why>[A-Z ]+)"
+)
+"""Slurm itself ended the job."""
+
 TASK_IS_RANK = re.compile(r"(?m)^([1-9]\d*): .*?\[rank\1\]:|srun: error: [^\s:\[,]+: tasks ")
 SENT_MORE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d+) vs (?P<room>\d+)")
 
@@ -58,6 +63,8 @@ def read(text: str, facts: TextFacts) -> bool:
         facts.size = max(facts.size, int(match["size"]))
     for match in signals:
         facts.asides.append(f"torchrun received signal {match['signal']} and ended its ranks.")
+    for match in CANCELLED.finditer(text):
+        facts.asides.append(f"Slurm ended the job: {match['why'].strip().lower()}.")
     for match in SENT_MORE.finditer(text):
         sizes = f"{match['sent']} bytes where its call expected {match['room']}"
         facts.asides.append(f"gloo ended a process that was sent {sizes}.")
@@ -80,10 +87,13 @@ def read_srun(text: str, facts: TextFacts) -> bool:
     if not TASK_IS_RANK.search(text) or TASK_IS_HOST.search(text):
         return False
     lines = list(SRUN.finditer(text))
+    cancelled = CANCELLED.search(text)
     for match in lines:
+        by_slurm = cancelled and cancelled.start() < match.start()
+        source = "(srun), since Slurm ended the job" if by_slurm else "(srun)"
         for first, last in re.findall(r"(\d+)-?(\d*)", match["tasks"]):
             for rank in range(int(first), int(last or first) + 1):
-                facts.ended.setdefault(rank, f"{match['how']} (srun)")
+                facts.ended.setdefault(rank, f"{match['how']} {source}")
     return bool(lines)
 
 

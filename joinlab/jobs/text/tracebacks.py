@@ -22,6 +22,7 @@ from joinlab.program.labels import Frame, call_site
 from joinlab.showing import short_site
 from joinlab.timeline import INTERRUPTED, WROTE
 
+TORCHRUN = "distributed/run.py"
 LAUNCHERS = ("torch.distributed.elastic.", "torch.multiprocessing.spawn.ProcessRaised")
 """How errors begin that say no more than that a process failed, whose own error is elsewhere."""
 
@@ -78,6 +79,12 @@ OWN = re.compile(
 )
 """An error that names its rank."""
 
+LAST_ERROR = re.compile(
+    r"(?P<error>[\w.]+: NCCL error) in: [^,\n]+, (?P<kind>(?!remote process)[^(,\n]+?)"
+    r"(?: \([^)\n]*\))?, NCCL version .*\nnccl\w+: .*\nLast error: *\n(?P<why>.+)"
+)
+"""What NCCL found follows torch's words for its error."""
+
 WORKER_LEFT = re.compile(
     r"DataLoader worker \(pid.*(?:exited unexpectedly|killed by signal: Interrupt)"
 )
@@ -132,10 +139,15 @@ def read(text: str, facts: TextFacts, file_rank: int | None) -> bool:
     all lines, if one did."""
     asides: list[tuple[str, re.Match[str]]] = []
     if file_rank is None:  # the pattern meets only lines without a prefix
-        for match in _tracebacks(_as_python_writes_it(text)):
+        for match in _tracebacks(_as_python_writes_it(text), of_torchrun=True):
             between = re.search(r"^(?!ray\.)\S", match["frames"], re.MULTILINE)
             if not (between or match["broken"] or match["word"]):  # of one process for sure
-                asides.append(("A process whose rank no line gives", match))
+                who = (
+                    "torchrun"
+                    if TORCHRUN in match["frames"]
+                    else "A process whose rank no line gives"
+                )
+                asides.append((who, match))
     matched = _read_errors_with_ranks(text, facts, file_rank)
     lines_by_owner = _lines_by_owner(text, facts, file_rank)
     clues = Clues(
@@ -170,12 +182,14 @@ def read(text: str, facts: TextFacts, file_rank: int | None) -> bool:
     return matched
 
 
-def _tracebacks(text: str) -> list[re.Match[str]]:
-    """The tracebacks in a text but for those of launchers, which say no more than that a process failed."""
+def _tracebacks(text: str, of_torchrun: bool = False) -> list[re.Match[str]]:
+    """The tracebacks in a text but for those of launchers that say no more than that a process failed;
+    of torchrun's own errors only if asked."""
     return [
         match
         for match in RAISED.finditer(text)
-        if not match["text"].startswith(LAUNCHERS) and "distributed/run.py" not in match["frames"]
+        if not match["text"].startswith(LAUNCHERS)
+        and (of_torchrun or TORCHRUN not in match["frames"])
     ]
 
 
@@ -316,6 +330,9 @@ def _take_end(
     """Add the error that ended a rank, or that Ctrl-C did."""
     ended_by = end[-1]
     facts.raised[rank] = ended_by["text"]
+    of_nccl = LAST_ERROR.match(lines, ended_by.start("text"))
+    if of_nccl:
+        facts.raised[rank] = "{error}: {kind}: {why}".format(**of_nccl.groupdict())
     killed = WORKER_KILLED.search(lines)
     if killed and "exited unexpectedly" in ended_by["text"]:  # by that signal
         facts.raised[rank] = killed[0].rstrip()

@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from itertools import filterfalse
+from textwrap import indent
 
 from joinlab.jobs.text.facts import LAST_ATTEMPT, TextFacts
-from joinlab.jobs.text.lines import SIGNALLED
+from joinlab.jobs.text.lines import SIGNALLED, prefix
 from joinlab.jobs.text.reports import FAILED, reports
+from joinlab.jobs.text.watchdog import PROGRESS
 
 # "^" and "$" match at lines: (?m).
 
@@ -55,15 +57,22 @@ RICH_FRAME = re.compile(
 
 RICH_LINE = re.compile(r"(?m)^(?P<before>[^│╰\n]*)[│╰].*[│╯][ \t]*$")
 
-IN_JSON = ("log", "textPayload", "message", "msg")
-"""Where Docker, Google's logging and others put what a process wrote."""
+IN_JSON = ("log", "textPayload", "message", "msg", "event")
+"""Where Docker, Google's logging, structlog and others put what a process wrote."""
+
+ERROR_IN_JSON = ("exc_info", "exception")
+"""Where loggers put a traceback."""
+
+RANK_IN_JSON = re.compile(r'(?m)^\{.*"rank": ?\d')
 
 RECORDED = "joinlab: recording into "
 
 ATTEMPT = re.compile(
-    r"(?m)^.*attempts left; will restart worker group|^.* (?P<agent>\d+) \S*torch/distributed/elastic/"
-    r"multiprocessing/api\.py:\d+\] failed \(exitcode.*"
+    r"(?m)^.*attempts left; will restart worker group|"
+    r"^.*?(?P<agent> \d+(?= \S*torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode)|"
+    r"torch\.distributed\.elastic(?=\.multiprocessing\.api: ?(?:\[ERROR\] )?failed \(exitcode)).*"
 )
+"""agent: the number of a torchrun, which it did not write up to PyTorch 2.2"""
 
 RESTARTED = re.compile(
     rf"{SIGNALLED.pattern}(?:(?!distributed/run\.py)[\s\S])*? Sending process \d+ closing signal"
@@ -83,7 +92,10 @@ def as_written(text: str) -> str:
     labels of tools and the boxes of rich. Labels that give the rank become those of srun."""
     text = _without_labels(text)
     if text.lstrip().startswith("{"):
-        text = _without_labels("".join(map(_out_of_json, text.splitlines())))
+        records = text.splitlines()
+        # of fewer lines it may be the rank of something else
+        of_ranks = len(RANK_IN_JSON.findall(text)) > 0.9 * len(records)
+        text = _without_labels("".join(_out_of_json(record, of_ranks) for record in records))
     text = LABEL_OF_RANK.sub(r"\1: ", text)
     numbers, lines = NUMBER.findall(text), len(re.findall(".+", text))
     if len(numbers) == lines and "0" in numbers:
@@ -113,14 +125,19 @@ def _without_labels(text: str) -> str:
     return LABEL_OF_LINE.sub("", text)
 
 
-def _out_of_json(line: str) -> str:
-    """What a process wrote, of a line of JSON around it; the line itself if it is cut or another one."""
+def _out_of_json(line: str, of_ranks: bool) -> str:
+    """What a process wrote, of a line of JSON around it; the line itself if it is cut or another one.
+    `of_ranks`: the lines have a field with the rank that wrote them."""
     try:
         record = json.loads(line)
-        written = next(record[name] for name in IN_JSON if name in record)
+        written = str(next(record[name] for name in IN_JSON if name in record))
     except (ValueError, TypeError, RecursionError, StopIteration):
         return f"{line}\n"
-    return str(written) if "log" in record else f"{written}\n"  # Docker cuts long lines
+    if "log" in record:
+        return written  # Docker cuts long lines
+    errors = filter(None, map(record.get, ERROR_IN_JSON))
+    label = f"{record['rank']}: " if of_ranks and "rank" in record else ""
+    return indent("\n".join(map(str, (written, *errors))) + "\n", label)
 
 
 def last_attempt(text: str, facts: TextFacts) -> str:
@@ -131,7 +148,8 @@ def last_attempt(text: str, facts: TextFacts) -> str:
         facts.notes.add(LAST_ATTEMPT)
         text = text[begin:]
     ends = list(ATTEMPT.finditer(text))
-    one_agent = len({end["agent"] for end in ends} - {None}) == 1
+    agents = {end["agent"] for end in ends} - {None}
+    one_agent = len(agents) == 1 and agents.isdisjoint({"torch.distributed.elastic"})
     following: dict[str, int] = {}
     for end in reversed(ends):
         agent = end["agent"]
@@ -166,8 +184,9 @@ def _lines_of_programs(text: str) -> Iterable[str]:
 
 def last_job(text: str, facts: TextFacts) -> str:
     """What follows the report of a torchrun whose ranks fail once more: they were gone when it
-    was written. It names some of them; all between are of its host."""
-    begin = 0
+    was written. It names some of them; all between are of its host. Also what follows the counts of a
+    rank's calls that fall: another process has counted from 0."""
+    begin = _last_counted_anew(text)
     failing = [*FAILED.finditer(text), *FAILING.finditer(text)]
     for failures, root in reports(text):
         if root is None:
@@ -184,3 +203,21 @@ def last_job(text: str, facts: TextFacts) -> str:
     if begin:
         facts.notes.add("of several jobs, the last")
     return text[begin:]
+
+
+def _last_counted_anew(text: str) -> int:
+    """The end of the last line about a call of a process after which its rank's counts are lower; 0
+    if they never fall."""
+    end = 0
+    counted: dict[tuple[str, str], re.Match[str]] = {}
+    for match in PROGRESS.finditer(text):
+        of_rank = prefix(text, match)
+        if of_rank is None:  # its rank may be one of several groups
+            continue
+        before = counted.get((of_rank["rank"], match["id"]), match)
+        if all(int(match[count]) < int(before[count]) for count in ("enqueued", "completed")):
+            number = int(before["completed"]) + 1
+            named = text.rfind(f"SeqNum={number},", 0, match.start())
+            end = max(end, before.end(), text.find("\n", named))
+        counted[of_rank["rank"], match["id"]] = match
+    return end

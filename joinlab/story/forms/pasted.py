@@ -481,7 +481,9 @@ def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]
     for row in rows:
         sized = row["op"] in SIZED and all(other_row["shape"] for other_row in rows)
         sized = sized or NOT_MET in (row["error"] or "")
-        key = (row["origin"], row["shape"] if sized else None, row["number"] if numbers else None)
+        dtype = row["dtype"] if NOT_MET in (row["error"] or "") else None
+        shape, number = row["shape"] if sized else None, row["number"] if numbers else None
+        key = (row["origin"], dtype, shape, number)
         kinds.setdefault(repr(key), []).append(row)
     return list(kinds.values())
 
@@ -495,9 +497,13 @@ def _calls(
     """A headline with one call of each side; `without_call`: ranks without a call."""
     ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
     first = [rows[0] for rows in sides]
+    sizes = list(map(_size, first))
+    kinds = {(row["origin"], row["number"], size) for row, size in zip(first, sizes, strict=True)}
+    if len(kinds) < len(first):
+        sizes = [f"{size} ({row['dtype']})" for row, size in zip(first, sizes, strict=True)]
     return form(
         [evidence.call(row).label for row in first],
-        list(map(_size, first)),
+        sizes,
         **evidence.about([*ranks, *without_call], first),
     )
 
