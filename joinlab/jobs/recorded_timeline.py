@@ -120,11 +120,11 @@ def timeline_of_logs(
     if cut is not None:
         moved = max((log.last_ns + wall_offset(log) for log in logs.values()), default=0)
         meta["cut"] = {"why": cut.why, "still_ns": max(0, cut.time_ns - moved)}
-    prover = partial(prove, calls, groups, backend, setting=setting_of(meta))
-    ends = _ends(logs, size, calls, prover, cut)
+    prover = partial(prove, calls, backend=backend, setting=setting_of(meta))
+    ends = _ends(logs, size, calls, groups, prover, cut)
     if moves and not any(end.proven for end in ends):
         calls = settled
-        ends = _ends(logs, size, calls, prover, cut)
+        ends = _ends(logs, size, calls, groups, prover, cut)
     printed = [traceback_of(logs[rank]) if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(
         calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
@@ -260,8 +260,8 @@ def _align_clocks(
 
 # ---- endings
 
-Prover = Callable[[list[BlockedThread], set[int]], Proof | None]
-"""`prove` with the job's calls: a function of the waits and of the ranks that are gone."""
+Prover = Callable[..., Proof | None]
+"""`prove` with the job's calls: a function of the groups, of the waits and of the ranks that are gone."""
 
 
 def has_open_call(timeline: Timeline) -> bool:
@@ -278,7 +278,12 @@ def is_over(timeline: Timeline) -> bool:
 
 
 def _ends(
-    logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover, cut: ReadUntil | None
+    logs: dict[int, RankLog],
+    size: int,
+    calls: list[CallRow],
+    groups: dict[str, list[int]],
+    prover: Prover,
+    cut: ReadUntil | None,
 ) -> list[Ending]:
     """How each rank ended, by its record and its process; at a cut, all others were running."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
@@ -288,7 +293,7 @@ def _ends(
         if rank not in over
     }
     if len(logs) == size:
-        stuck = _stuck(logs, over, lives, prover)
+        stuck = _stuck(logs, over, lives, groups, prover)
     else:
         stuck = {}
     ends = []
@@ -324,10 +329,14 @@ def _ends(
 
 
 def _stuck(
-    logs: dict[int, RankLog], over: set[int], lives: dict[int, bool | None], prover: Prover
+    logs: dict[int, RankLog],
+    over: set[int],
+    lives: dict[int, bool | None],
+    groups: dict[str, list[int]],
+    prover: Prover,
 ) -> dict[int, CallRow]:
-    """The call that each rank waits for, if the matching rule proves that none of them can ever
-    complete.
+    """The call that each rank waits for in a group of whose ranks none may go on, if the matching rule
+    proves that none of them can ever complete.
 
     A rank whose process ended during a wait counts as waiting.
     """
@@ -342,9 +351,18 @@ def _stuck(
             waits += [BlockedThread(rank, calls_of, inside) for calls_of, inside in standing]
         elif alive is False:
             gone.add(rank)
-        else:
-            return {}
-    if prover(waits, gone) is None:
+    while True:
+        standing_still = gone | {wait.rank for wait in waits}
+        closed = {name: ranks for name, ranks in groups.items() if standing_still.issuperset(ranks)}
+        open_ = {
+            wait.rank
+            for wait in waits
+            if closed.keys().isdisjoint(group for group, _ in wait.calls)
+        }
+        if not open_:
+            break
+        waits = [wait for wait in waits if wait.rank not in open_]
+    if prover(closed, waits=waits, gone=gone) is None:
         return {}
     awaited = {wait.rank: logs[wait.rank].awaited() for wait in waits}
     return {rank: call for rank, call in awaited.items() if call is not None}

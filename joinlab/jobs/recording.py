@@ -118,7 +118,7 @@ class RecordedFolder:
             timeline.meta["asides"] = asides
         if cut is None:
             return timeline
-        later = sum(len(log.calls) for log in self.job.values()) - timeline.calls.height
+        later = sum(len(self.job[rank].calls) - len(log.calls) for rank, log in before.items())
         if later > 0:
             problems.append(f"{later} later calls were left out: {cut.why}")
         return timeline

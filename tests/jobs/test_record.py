@@ -324,6 +324,30 @@ def test_a_job_has_hung_if_no_rank_could_go_on_when_the_first_process_ended(
     assert is_over(timeline)
 
 
+def test_ranks_whose_calls_never_meet_hang_though_another_goes_on(tmp_path: Path) -> None:
+    group = json.dumps({"e": "group", "name": "1", "ranks": [0, 1], "backend": "gloo", "t": 1000})
+    for rank, op in enumerate(("barrier", "all_reduce")):
+        calls = waiting(op).replace('"g": "0"', '"g": "1"')
+        write(tmp_path, rank, f"{begin(rank, 3, host=socket.gethostname())}{group}\n{calls}")
+    about = {"pid": os.getpid(), "process": psutil.Process().create_time()}
+    stood = json.dumps({"e": "stacks", "th": [{"n": "MainThread", "f": ["train.py:9 poll"]}]})
+    write(tmp_path, 2, begin(2, 3, host=socket.gethostname(), **about) + stood + "\n")
+    timeline = loaded(tmp_path, "")
+    assert [end.kind for end in timeline.ends] == [HUNG, HUNG, EndKind.UNKNOWN]
+    assert timeline.ends[2].runs and "train.py:9" not in str(joinlab.diagnose(timeline))
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_send_is_left_over_once_its_receiver_runs_no_more(tmp_path: Path, runs: bool) -> None:
+    about = {"pid": os.getpid(), "process": psutil.Process().create_time()} if runs else {}
+    for rank, op in enumerate(("send", "recv")):
+        calls = "".join(call(id, 1500 + id, 1600, op) for id in range(2 - rank))
+        calls = calls.replace('"s": ', f'"peer": {1 - rank}, "s": ')
+        write(tmp_path, rank, begin(rank, 2, host=socket.gethostname(), **about) + calls)
+    sentence = joinlab.diagnose(loaded(tmp_path, "")).sentence
+    assert ("left over" in sentence) != runs, sentence
+
+
 @pytest.mark.parametrize("since_s", [-3600, 3])  # however long the test takes
 def test_in_a_job_that_moves_no_rank_is_late_since_its_record_was_read_first(
     tmp_path: Path, since_s: int
@@ -1328,8 +1352,9 @@ def test_of_a_long_job_no_call_before_a_gap_is_read(tmp_path: Path) -> None:
     text = (
         begin(0, 1) + issued + call(3, 1500, None) + call(900, 1600, 1700) + call(901, 1800, 1900)
     )
-    write(tmp_path, 0, text, "rank-0.7.jsonl")
+    write(tmp_path, 0, text + interrupted(2000), "rank-0.7.jsonl")
     timeline = load_recording(tmp_path)
+    assert not any("later calls" in problem for problem in timeline.meta["problems"])
     assert timeline.calls["seq"].to_list() == [900, 901]
     assert timeline.meta["skipped"] == {"0": {0: 900}}
 

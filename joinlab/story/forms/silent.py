@@ -99,7 +99,8 @@ def left_over(evidence: Evidence) -> tuple[Line, ...]:
     for sent, received in evidence.unpaired:
         row = next(row for _, row in sent if not evidence.slot_of(key_of(row)).met)
         peer = row["peer"]
-        if row["op"] == Op.SEND and row["completed_ns"] is not None and peer is not None:
+        is_sent = row["op"] == Op.SEND and row["completed_ns"] is not None
+        if is_sent and peer is not None and not evidence.ends[peer].runs:
             rows = [row, *(last for _, last in received[-1:])]
             lines_of_rows = (evidence.line_of(end_row, (end_row["rank"],)) for end_row in rows)
             lines = tuple(filter(None, lines_of_rows))

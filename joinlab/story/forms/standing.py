@@ -97,7 +97,7 @@ class Look(Fix):
 def find(evidence: Evidence) -> tuple[Line, ...]:
     """A line for each rank whose process is stopped, and for each that is, or was to its end, outside
     any call while a peer is in one or has raised, or while all ranks stand; and for what ranks raise
-    or call in other threads."""
+    or call in other threads. A rank that may go on ends no proven hang of others."""
     ends, stacks = evidence.ends, evidence.meta.get("stood", {})
     inside = [
         evidence.awaited(rank) is not None and end.kind is not EndKind.FINISHED
@@ -107,7 +107,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     processes, lines_found = evidence.meta.get("processes", {}), list[Line]()
     for rank in sorted({*processes, *stacks}):
         end, recorded = ends[rank], rank in processes
-        goes_on = end.kind in (EndKind.UNKNOWN, EndKind.HUNG, EndKind.KILLED)
+        goes_on = end.kind in (EndKind.HUNG, EndKind.KILLED)
+        goes_on |= end.kind is EndKind.UNKNOWN and not any(other.proven for other in ends)
         if recorded and processes[rank].get("stopped"):
             pid, host = processes[rank]["pid"], processes[rank]["host"]
             lines_found.append(StoppedProcess(pid, host, ranks=(rank,)))
