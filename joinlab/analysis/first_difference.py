@@ -21,6 +21,7 @@ from joinlab.analysis.alignment import Identity, Misalignment, align, identity_o
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot, differences, key_of
 from joinlab.analysis.meanings import asks_of, is_setup
+from joinlab.program.branches import statement_at
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -290,7 +291,24 @@ class FirstDifference:
         # it may be that call which is one too many
         if hangs and len(self.collectives(behind[0])) == misaligned.begin + 1:
             return None
+        if self._leaves_out(
+            *(self.collectives(side[0])[misaligned.begin] for side in (ahead, behind))
+        ):
+            return None
         return Lead(misaligned.begin, abs(misaligned.lead), ahead, behind)
+
+    def _leaves_out(self, call: CallRow, peers_call: CallRow) -> bool:
+        """Whether the statement at which the traces diverge made the peer's call, and not this rank's: it
+        left that one out, and did not issue one too many."""
+        for test in self.meta.get("parting", {}).get("tests", ())[-1:]:
+            statement = statement_at(test["file"], test["line"])
+            lines = {f"{test['file']}:{line}" for line in statement.lines} if statement else set()
+            made, peers_made = (
+                lines.intersection(frame.rpartition(" ")[0] for frame in row["stack"] or ())
+                for row in (call, peers_call)
+            )
+            return bool(peers_made and not made)
+        return False
 
     @cached_property
     def extra(self) -> list[CallRow]:

@@ -248,4 +248,8 @@ def conclusion(origin: str | None, value_out: str | None) -> Conclusion | None:
 
 def averages_gradients(row: CallRow) -> bool:
     """Whether DDP issued this call to average gradients."""
-    return "(DDP backward())" in (row["origin"] or "")
+    return AVERAGES in (row["origin"] or "")
+
+
+AVERAGES = "(DDP backward())"
+"""In the label of a call by which DDP averages gradients."""

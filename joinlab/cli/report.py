@@ -233,7 +233,7 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     """
     width = max(min(width, WIDEST), NARROWEST)
     evidence = Evidence(run, fold(run, whole=everything))
-    look(evidence)
+    evidence = look(evidence)
     story = story_of(evidence)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
     lines += ["", *_CallTable(evidence, story.headline, everything, width).lines()]

@@ -570,6 +570,8 @@ def plain_of(name: str, value: Any) -> tuple[str, Plain] | None:
         return name, value
     if kind in _SIZED:
         return f"len({name})", len(value)
+    if kind is type:
+        return f"{name}.__name__", value.__name__
     if isinstance(value, Enum):
         return f"{name}.name", value._name_
     if _is_tensor(value):

@@ -7,6 +7,7 @@ is shown with the number of counts. It must keep the meaning:
 - The calls that ranks issued before their traces diverge still carry the same values; and so does the
   next one, if the edit moves it.
 - A run that finished before trains and returns the same.
+- An optimizer's step that had gradients averaged over the ranks still has them.
 
 `fewer` says that ranks then train on fewer inputs, or issue fewer calls from a line that the edit
 does not move; `uneven`, that they train on unlike numbers of inputs although they got as many.
@@ -27,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from joinlab.analysis.meanings import is_own
+from joinlab.analysis.meanings import AVERAGES, is_own
 from joinlab.analysis.reading import read
 from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
@@ -127,6 +128,8 @@ def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, T
     moved = {line.strip() for edit in edited.edits() for line in edit.removed}
     added = {line.strip() for edit in edited.edits() for line in edit.added} - moved
     if not _mended(timeline, first) or not _keeps_values(timeline, first, edited, added):
+        return None
+    if _loses_averages(timeline, first):
         return None
     if edited.kind == "all ready" and not _was_passed(first, edited, added):
         return None
@@ -315,6 +318,24 @@ def _is_group_of(callers: set[int], after: Timeline, edited: Edited, added: set[
         if _text_of(site, edited.after) in added:
             members.update(after.meta["groups"][group])
     return callers == members and len(members) < after.world_size
+
+
+def _loses_averages(before: Timeline, after: Timeline) -> bool:
+    """Whether a rank's step would use gradients of its own alone, and had averaged ones before."""
+    for rank in range(before.world_size):
+        for had, has in zip(
+            _before_steps(before, rank), _before_steps(after, rank)[:-1], strict=False
+        ):
+            if AVERAGES in had and AVERAGES not in has and "backward" in has:
+                return True
+    return False
+
+
+def _before_steps(timeline: Timeline, rank: int) -> list[str]:
+    """What a rank did before each step of an optimizer, and behind the last."""
+    spans = timeline.spans.filter(rank=rank).select("begin_ns", "name").rows()
+    calls = timeline.calls.filter(rank=rank).select("enqueued_ns", pl.col("origin").fill_null(""))
+    return " ".join(name for _, name in sorted(spans + calls.rows())).split("optimizer")
 
 
 _MISUSES = ("unwaited", "outside", "grouped")

@@ -48,9 +48,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
     expect_timeline(timeline, "diagnose")
-    evidence = Evidence(timeline if fix else without_fixes(timeline), folding)
-    look(evidence)
-    return story_of(evidence)
+    return story_of(look(Evidence(timeline if fix else without_fixes(timeline), folding)))
 
 
 def without_fixes(timeline: Timeline) -> Timeline:
@@ -61,14 +59,15 @@ def without_fixes(timeline: Timeline) -> Timeline:
     return copy
 
 
-def look(evidence: Evidence) -> None:
-    """On the first call, find where the traces diverge and what fixes it, and store both in the
-    Timeline's meta."""
+def look(evidence: Evidence) -> Evidence:
+    """The evidence with where the traces diverge and what fixes it, which the first call finds and
+    stores in the Timeline's meta."""
     timeline = evidence.timeline
     if timeline.again:
         _follow(evidence, timeline.again.pop())
     if _is_emulated_unasked(timeline):
         _look_at_emulation(timeline)
+    return Evidence(timeline, evidence.folding)
 
 
 def _follow(evidence: Evidence, source: TraceSource) -> None:

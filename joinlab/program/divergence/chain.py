@@ -9,7 +9,13 @@ from operator import and_, eq, gt, ne
 
 from joinlab.program.branches import statement_at
 from joinlab.program.divergence.comparison import TraceComparison
-from joinlab.program.divergence.fork import Fork, begun_at, index_of, statements_of
+from joinlab.program.divergence.fork import (
+    Fork,
+    begun_at,
+    index_of,
+    statements_alone,
+    statements_of,
+)
 from joinlab.program.divergence.search import Search
 from joinlab.program.divergence.setters import (
     caller_of,
@@ -83,7 +89,7 @@ def chain_of(search: Search, traces: Mapping[int, Trace], rank: int, peer: int) 
             setters = set_before(forks, reads, tests, steps, line=line.first)
             causes = [*setters, *inside[-1:]] or changed_by_method(forks, reads, tests)
             causes.sort(key=forks.index, reverse=True)
-            if causes:
+            if causes and not _fitted_before(causes[0], forks, line.reads):
                 cause = causes[0]
                 names = {*cause.statement.names}
                 return [*set_before(forks[: forks.index(cause)], names, cause.tests, steps), cause]
@@ -115,6 +121,16 @@ def _behind(
             break
         common[first_step.depth] = first_step, second_step
     return TraceComparison(first, second, common, depth=max(common, default=0))
+
+
+def _fitted_before(fork: Fork, forks: Iterable[Fork], reads: Set[str]) -> bool:
+    """Whether the ranks parted there before an earlier call, too, which fitted: what gave one of them a value
+    of its own of what the call reads is not the cause."""
+    made = set[str]().union(*(statement.replaces for statement in statements_alone(fork)))
+    for earlier in forks if made & reads else ():
+        if earlier.behind and earlier.statement == fork.statement:
+            return earlier.behind[0] < fork.tests[0].issued
+    return False
 
 
 def _decided(fork: Fork, last: TraceStep, trace: Sequence[TraceStep], reads: Set[str]) -> bool:

@@ -54,6 +54,18 @@ def setters_of(
         setters = set_before(branches, made_of(read, tests, traces), tests, traces, inside)
         if setters:
             return setters
+    return _raised_through(branches, fork)
+
+
+def _raised_through(forks: Sequence[Fork], fork: Fork) -> list[Fork]:
+    """The fork behind which a rank raised the exception whose type its `__exit__` is asking for."""
+    asked = {
+        value for test in fork.tests for name, value in test.values if name.endswith(".__name__")
+    }
+    for earlier in reversed(forks if fork.tests[0].function == "__exit__" else ()):
+        last = (steps[-1] for steps in earlier.alone if steps)
+        if any(step.event == "raise" and step.values[0][1] in asked for step in last):
+            return [earlier]
     return []
 
 

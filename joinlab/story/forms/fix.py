@@ -231,7 +231,9 @@ def _foreign_slot(evidence: Evidence, rank: int) -> Slot | None:
     for slot in slots:
         if slot is None or rank not in slot.calls:
             continue
-        foreign = "op" in slot.differs or (slot.met and {"origin", "root"} & {*slot.differs})
+        sites = [*{row["call_site"] for row in evidence.matched.calls_of(slot).values()}]
+        other = {"origin", "root"} & {*slot.differs} or (slot.differs and sites[1:])
+        foreign = "op" in slot.differs or (slot.met and other)
         if foreign and not _on_its_way_out(evidence, (rank, slot.group, slot.calls[rank])):
             return slot
     return None

@@ -1,4 +1,6 @@
 # Programs in which a function's result, or a new object, decides what a rank does; table.toml describes them.
+import contextlib
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -152,4 +154,75 @@ def collects_unlike_episodes(rank, inputs):
     trainer, env = Trainer(rank), Env(2 if rank == 1 else 3)
     for x in inputs:
         env.collect(torch.ones(2))
+        trainer.step(x)
+
+
+def debugs_without_sync(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with quietly(model, debug=rank == 0):
+        for x in inputs:
+            model(x.reshape(1, 1)).sum().backward()
+            optimizer.step()
+    dist.barrier()
+
+
+def quietly(model, debug):
+    if debug:
+        return model.no_sync()
+    return contextlib.nullcontext()
+
+
+def routes_by_old_counts(rank, inputs):
+    router = Router()
+    for size in (4, 4 if rank == 0 else 2):
+        router.exchange(torch.ones(size))
+
+
+class Router:
+    size = None
+
+    def exchange(self, tokens):
+        if self.size != len(tokens):
+            self.size, theirs = len(tokens), torch.empty(2, dtype=torch.int64)
+            dist.all_to_all_single(theirs, torch.full((2,), len(tokens) // 2))
+            self.theirs = theirs.tolist()
+        got = torch.empty(sum(self.theirs))
+        dist.all_to_all_single(got, tokens, self.theirs)
+
+
+def shares_what_it_measured(rank, inputs):
+    for epoch in range(3):
+        metrics = {"loss": 1.0} if (rank, epoch) == (1, 1) else {"loss": 1.0, "acc": 0.5}
+        try:
+            dist.all_gather_object([None, None], metrics["acc"])
+        except KeyError:
+            pass
+        dist.barrier()
+
+
+def teaches_batch_by_batch(rank, inputs):
+    teacher = nn.Linear(1, 2)
+    for batch in torch.arange(4.0 if rank == 0 else 3.0).reshape(-1, 1).split(2):
+        logits = torch.zeros(len(batch), 2)
+        if rank == 0:
+            logits = teacher(batch).detach()
+        dist.broadcast(logits, src=0)
+
+
+class Timed:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            dist.all_reduce(torch.ones(1))
+
+
+def times_what_it_loads(rank, inputs):
+    trainer = Trainer(rank)
+    for index, x in enumerate(inputs):
+        with contextlib.suppress(OSError), Timed():
+            if index == rank == 1:
+                raise OSError("truncated file")
         trainer.step(x)
