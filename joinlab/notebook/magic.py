@@ -99,19 +99,24 @@ def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     """The body of a cell as a function of rank and inputs. Raises SyntaxError, as the cell itself
     would.
 
-    Its lines keep their numbers in the cell, whose first line is %%ranks, so that tracebacks and
-    calls name the line that the reader sees.
+    Its text is that of a function whose line `def` stands where the cell has %%ranks. So tracebacks
+    and calls name the line that the reader sees, and fixes are tried as for any other function.
     """
     text = "\n" + shell.transform_cell(cell)
-    file = shell.compile.cache(text, shell.execution_count)
-    body = ast.parse(text, file).body
-    if body and isinstance(last := body[-1], ast.Expr):
-        body[-1] = ast.copy_location(ast.Return(last.value), last)
-    tree = ast.parse(f"def {NAME}(rank, inputs): pass", file)
-    function = tree.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    function.body = body or function.body
+    tree = ast.parse(text, shell.compile.cache(text, shell.execution_count))
+    lines = [line.encode() for line in text.split("\n")]
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        line, column = lines[last.lineno - 1], last.col_offset  # in bytes
+        lines[last.lineno - 1] = line[:column] + b"return " + line[column:]
+    kept = {0}  # a line within a string stays as it is
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            kept.update(range(node.lineno, node.end_lineno or node.lineno))
+    lines[0] = f"def {NAME}(rank, inputs):{'' if tree.body else ' pass'}".encode()
+    indented = [line if i in kept else b"    " + line for i, line in enumerate(lines)]
+    text = b"\n".join(indented).decode()
     local: dict[str, Any] = {}
-    exec(compile(tree, file, "exec"), shell.user_ns, local)
+    file = shell.compile.cache(text, shell.execution_count)
+    exec(compile(text, file, "exec"), shell.user_ns, local)
     program: Callable[..., Any] = local[NAME]
     return program

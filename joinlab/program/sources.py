@@ -124,21 +124,14 @@ def _holds(outer: Source, inner: Source) -> bool:
 @lru_cache(maxsize=1024)
 def _function(code: CodeType, file: str) -> Source | None:
     try:
-        lines = _lines(file)
-        block = inspect.getblock(lines[code.co_firstlineno - 1 :])
+        block = inspect.getblock(_lines(file)[code.co_firstlineno - 1 :])
     except Exception:  # no text, or it has changed since (TokenError, IndentationError)
         return None
-    text, first = "".join(block), code.co_firstlineno
-    if not (
-        re.search(rf"\b(def|class)\s+{re.escape(code.co_name)}\b", text)
-        or code.co_name == "<lambda>"
-    ):
-        if os.path.exists(file):
-            return None  # the file has changed since: another function is there now
-        text, first = "".join(lines), 1  # a cell of %%ranks: a function without a line `def`
-    if text.strip():
-        return {"file": file, "first_line": first, "text": textwrap.dedent(text)}
-    return None
+    text = textwrap.dedent("".join(block))
+    named = rf"\b(def|class)\s+{re.escape(code.co_name)}\b"
+    if text.strip() and (code.co_name == "<lambda>" or re.search(named, text)):
+        return {"file": file, "first_line": code.co_firstlineno, "text": text}
+    return None  # the file has changed since: another function is there now
 
 
 @lru_cache(maxsize=1024)

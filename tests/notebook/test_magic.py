@@ -58,6 +58,7 @@ def test_without_numbers_it_is_five_and_six(shell: InteractiveShell) -> None:
     timeline = ran(shell, CELL.format(""))
     assert timeline.meta["inputs"] == [5, 6]
     assert timeline.ends[1].pending or timeline.ends[1].kind is EndKind.HUNG
+    assert "Tried" in str(joinlab.diagnose(timeline))  # a cell's fix is found as a function's
 
 
 def test_a_rank_that_raises_is_an_ending_and_the_others_results_come_back(
@@ -78,8 +79,8 @@ def test_a_cell_prints_the_output_of_each_rank_with_its_rank(
 
 def test_a_cell_of_comments_and_one_with_a_shell_escape(shell: InteractiveShell) -> None:
     assert ran(shell, "%%ranks 1 1\n# nothing yet").calls.is_empty()
-    ran(shell, "%%ranks 1 1\nhere = !echo hi\nhere[0]")
-    assert shell.user_ns["_ranks"] == ["hi", "hi"]
+    ran(shell, "%%ranks 1 1\nhere = !echo hi\n'é'; (here[0], '''a\nb''')")
+    assert shell.user_ns["_ranks"] == [("hi", "a\nb")] * 2
 
 
 @pytest.mark.parametrize(
