@@ -134,7 +134,7 @@ def test_a_program_that_may_be_in_an_endless_loop_is_not_run_again() -> None:
     )
     assert not any(end.proven for end in timeline.ends)
     again = list(timeline.rerun)
-    assert joinlab.diagnose(timeline).of(LineKind.FIX)[0].form == "untried"
+    assert joinlab.diagnose(timeline).of(LineKind.FIX) == ()  # an emulation would not end, either
     assert timeline.rerun == again
 
 

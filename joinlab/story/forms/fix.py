@@ -287,6 +287,8 @@ def _untried(evidence: Evidence) -> tuple[Line, ...]:
     meta = evidence.meta
     if meta.get("engine") != "launched" or meta.get("grouped"):  # groups made unlike
         return ()
+    if any(end.kind is EndKind.HUNG and end.call is None for end in evidence.ends):
+        return ()  # a rank that loops for ever does so in an emulation, too
     if "not_emulated" in meta:
         return (Refused(meta["not_emulated"].splitlines()[0].partition(". ")[0].rstrip(".")),)
     arguments = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
