@@ -187,7 +187,7 @@ def _accumulate(answer: Answer, case: Situation) -> None:
             gradients.append(model.layer.weight.grad.item())
         return gradients
 
-    situation = f"{inputs_each} inputs of each of {case.ranks} ranks"
+    situation = f"{inputs_each} input{'s' * (inputs_each > 1)} of each of {case.ranks} ranks"
     timeline = run(program, (1,) * case.ranks, situation)
     wanted = run(plainly, (1,), situation).returns[0]
     for rank in range(case.ranks):
