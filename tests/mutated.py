@@ -109,7 +109,7 @@ def sound(mutant: Mutant) -> bool:
     return not timeline.calls.select(names).equals(healthy.calls.select(names))
 
 
-# ---------------------------------------------------------------- the changes
+# ---------------- the changes
 
 
 def mutants(kind: str, source: Source, rank: int) -> Iterator[Mutant]:
@@ -238,7 +238,7 @@ def issued_from(source: Source) -> set[int]:
     return ISSUED[source.name]
 
 
-# ---------------------------------------------------------------- running and checking
+# ---------------- running and checking
 
 
 def emulated(program: Callable[..., Any], inputs: tuple[int, ...], backend: str) -> Timeline | None:

@@ -124,8 +124,7 @@ def _refused(backend: str, plan: Plan) -> bool:
     return backend == "gloo" and any("int" in one.dtype for one in averages)
 
 
-# ------------------------------------------------------------------------------------------ the
-# file
+# ---------------- the file
 
 
 def load_recordings(path: Path) -> Recordings:
@@ -186,8 +185,7 @@ def _recording(about: dict[str, Any], columns: Sequence[str], line: dict[str, An
     return Recording(subject, line["plan"], timeline)
 
 
-# ------------------------------------------------------------------------------------------
-# recording
+# ---------------- recording
 
 
 def launch(subject: Subject, backend: str) -> Timeline:

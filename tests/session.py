@@ -87,7 +87,7 @@ class SessionRank(ActingRank):
         if self.turn.doomed:
             raise RankOver
 
-    # --------------------------------------------------------------------------- asked by fabrics
+    # ---------------- asked by fabrics
 
     def take(self, event: Event) -> None:
         """Write what happened to a call into its row; those below 0 are none of the program's, as
@@ -107,7 +107,7 @@ class SessionRank(ActingRank):
     def killed(self, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
         self.ending = End("killed", next(iter(calls or self.awaited), None), text)
 
-    # ------------------------------------------------------------------------------------ issuing
+    # ---------------- issuing
 
     def open_group(
         self, label: str, ranks: Sequence[int], make: MakeFabric, bound: bool = False

@@ -103,8 +103,7 @@ UNFIT_ON_NCCL: dict[str, tuple[str, ...]] = {
 """Not run on emulated NCCL, but on gloo."""
 
 
-# ---------------------------------------------------------------------------------------- in every
-# process
+# ---------------- in every process
 
 
 def load(backend: str, folder: Path) -> ModuleType:
@@ -261,8 +260,7 @@ def _run(name: str, rank: int, backend: str, folder: Path) -> str:
     return "passed"
 
 
-# ---------------------------------------------------------------------------------------- on both
-# engines
+# ---------------- on both engines
 
 
 TOGETHER = 20

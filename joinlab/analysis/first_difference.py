@@ -110,7 +110,7 @@ class FirstDifference:
             return self.mismatch
         return self.row_of(self.collectives(self.lead.behind[0])[self.lead.at])
 
-    # ---------------------------------------------------------------- slots
+    # ---------------- slots
 
     def call(self, slot: Slot, rank: int) -> CallRow:
         """The call of a rank in a slot."""
@@ -162,7 +162,7 @@ class FirstDifference:
         self.circle = tuple(path[row] for row in circle)
         return min(circle)
 
-    # ---------------------------------------------------------------- sides
+    # ---------------- sides
 
     @cached_property
     def sides(self) -> list[Side]:
@@ -214,7 +214,7 @@ class FirstDifference:
         """The ranks of these lanes."""
         return tuple(sorted(rank for lane in side for rank in self.lanes[lane]))
 
-    # ---------------------------------------------------------------- since when
+    # ---------------- since when
 
     @cached_property
     def paths(self) -> dict[str, dict[int, list[CallRow]]]:

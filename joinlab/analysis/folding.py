@@ -147,7 +147,7 @@ def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
     return Folding(classes, matched, fold_rows(matched), unfolded)
 
 
-# ---------------------------------------------------------------- ranks
+# ---------------- ranks
 
 
 @derived
@@ -247,7 +247,7 @@ def _local_groups(
     }
 
 
-# ---------------------------------------------------------------- rows
+# ---------------- rows
 
 
 def fold_rows(matched: Matched) -> tuple[Part, ...]:

@@ -116,7 +116,7 @@ class Paths:
             for role, count in reach.items()
         )
 
-    # ---------------------------------------------------------------- peers
+    # ---------------- peers
 
     @cached_property
     def _roles(self) -> dict[int, dict[str, Role]]:
@@ -172,7 +172,7 @@ class Paths:
             :MOST_PEERS
         ]
 
-    # ---------------------------------------------------------------- paths
+    # ---------------- paths
 
     def _read(self, ranks: set[int]) -> None:
         todo = sorted(ranks - self._known.keys())

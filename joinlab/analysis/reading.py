@@ -103,7 +103,7 @@ class Reading:
             [skips.get(name, {}).get(rank, 0) for name in self.names for rank in world], np.int64
         )
 
-    # ---------------------------------------------------------------- slots
+    # ---------------- slots
 
     @cached_property
     def slot(self) -> Numbers:
@@ -216,7 +216,7 @@ class Reading:
     def calls_of(self, slot: int) -> pl.DataFrame:
         return self.calls[np.flatnonzero(self.slot == slot)]
 
-    # ---------------------------------------------------------------- what differs
+    # ---------------- what differs
 
     @cached_property
     def kinds(self) -> Codes:
@@ -271,7 +271,7 @@ class Reading:
     def _group_sizes(self) -> Numbers:
         return np.array(list(map(len, self.groups.values())), np.int64)
 
-    # ---------------------------------------------------------------- slots as lists
+    # ---------------- slots as lists
 
     @cached_property
     def patterns(self) -> tuple[Numbers, Numbers, Numbers]:

@@ -218,7 +218,7 @@ class _JobFacts:
                     usual = ""
                 yield _Disagreement(group, least[group], ranks_by_form, usual)
 
-    # ---------------------------------------------------------------- the edges
+    # ---------------- the edges
 
     def waits(self) -> Iterator[Waiting]:
         """Every edge of the graph."""
@@ -272,7 +272,7 @@ class _JobFacts:
                         if rank_without_record in self.unknown:
                             yield (call.rank, rank_without_record)
 
-    # ---------------------------------------------------------------- who stands where
+    # ---------------- who stands where
 
     @cached_property
     def first(self) -> dict[int, OpenCall]:

@@ -172,7 +172,7 @@ class ActingRank:
         # of them, the ids of those that it was stuck at, since its last call
         self._stuck_at: list[int] = []
 
-    # --------------------------------------------------------------------------- a subclass's own
+    # ---------------- a subclass's own
 
     def pause(self, until: int | None = None) -> None:
         """Let the others act; return when this rank has been woken and it is its turn again, or at that
@@ -195,7 +195,7 @@ class ActingRank:
         """Its process is killed, in the first of these calls, or of those that it waits for."""
         raise NotImplementedError
 
-    # --------------------------------------------------------------------------------- issuing
+    # ---------------- issuing
 
     def enter(self, call: EmulatedCall) -> None:
         """Its host issues a call, which its backend can begin with once the stream is there."""
@@ -208,7 +208,7 @@ class ActingRank:
         """One of its calls is no longer open."""
         self.open_calls -= 1
 
-    # ------------------------------------------------------------------------------------ clocks
+    # ---------------- clocks
 
     @property
     def now(self) -> int:
@@ -223,7 +223,7 @@ class ActingRank:
         """The host has come to this time, if it was not there yet."""
         self.turn.now = max(self.turn.now, ns)
 
-    # --------------------------------------------------------------------------- stopping, going on
+    # ---------------- stopping, going on
 
     def stand_still(self, wait: HostWait, until: int | None = None) -> None:
         """Stop until the wait is over (never, if the stream is stuck before it), or until that time."""
@@ -289,8 +289,7 @@ class ActingRank:
         elif wait is not None and wait.calls and all(waited.done for waited in wait.calls):
             self.wake()
 
-    # ------------------------------------------------------------------------------------ waits of
-    # a program
+    # ---------------- waits of a program
 
     def wait(self, calls: Sequence[EmulatedCall], timeout_ns: int = 0) -> None:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""

@@ -153,8 +153,7 @@ class Copies:
         self.write(self._before)
 
 
-# ---------------------------------------------------------------------------------------- reading
-# the pickle
+# ---------------- reading the pickle
 
 _kept: list[Any] = []
 """While a copy is made: the rank, and the objects that are not copied. The pickle refers to them by
@@ -196,8 +195,7 @@ def _set_cell(cell: CellType, contents: tuple[object]) -> None:
     (cell.cell_contents,) = contents
 
 
-# ---------------------------------------------------------------------------------------- making
-# the pickle
+# ---------------- making the pickle
 
 
 class _CopyPickler(pickle.Pickler):
@@ -296,8 +294,7 @@ class _CopyPickler(pickle.Pickler):
         self.kept.append(value)
         return _take, (len(self.kept) - 1,)
 
-    # ------------------------------------------------------------------------------------ the names
-    # that are reached
+    # ---------------- the names that are reached
 
     def _meet(self, value: object) -> None:
         """Follow the names in the code of a function or class, or of an object that has such
@@ -434,8 +431,7 @@ def _contents(cell: CellType) -> object:
         return MISSING
 
 
-# ---------------------------------------------------------------------------------------- what
-# cannot be copied
+# ---------------- what cannot be copied
 
 
 def _refusal(program: str, culprit: str, error: Exception) -> ProgramError:

@@ -124,8 +124,7 @@ def patch_devices(patches: Patches) -> None:
     _patch_cuda(patches)
 
 
-# ---------------------------------------------------------------------------------------- tensors
-# and modules
+# ---------------- tensors and modules
 
 
 @cache
@@ -218,8 +217,7 @@ def _autocast(init: Callable[..., None]) -> Callable[..., None]:
     return autocast
 
 
-# ----------------------------------------------------------------------------------------
-# torch.cuda
+# ---------------- torch.cuda
 
 
 def _patch_cuda(patches: Patches) -> None:

@@ -146,7 +146,7 @@ class Host(ActingRank):
             self.take, driver.knobs.costs.input_ns[rank], self._weak, self.reducer
         )
 
-    # ------------------------------------------------------------------------------------ issuing
+    # ---------------- issuing
 
     def issue(
         self,
@@ -249,7 +249,7 @@ class Host(ActingRank):
             self.reducer.issued_in_backward(call)
         return call
 
-    # ------------------------------------------------------------------------------------ waiting
+    # ---------------- waiting
 
     def pause(self, until: int | None = None) -> None:
         """Hand the baton on, until this rank has been woken and it is its turn again."""
@@ -325,8 +325,7 @@ class Host(ActingRank):
         self.closing = closing
         self.drain()
 
-    # ------------------------------------------------------------------------------------ the
-    # process it stands for
+    # ---------------- the process it stands for
 
     @property
     def awaited_row(self) -> CallRow | None:

@@ -184,8 +184,7 @@ class Isolation:
                 setattr(sys, name, stream.before)
         forget_ranks()
 
-    # ------------------------------------------------------------------------------------ keeping
-    # and restoring state
+    # ---------------- keeping and restoring state
 
     def _keep(self) -> Callable[[], None]:
         """Read what ranks may change; return a function that restores it."""
@@ -217,8 +216,7 @@ class Isolation:
 
         return restore
 
-    # ------------------------------------------------------------------------------------
-    # installing
+    # ---------------- installing
 
     def _install(self) -> None:
         if torch.get_num_threads() != 1:

@@ -97,8 +97,7 @@ def patch_process(patches: Patches, pid: int) -> None:
     patches.for_ranks(rpc, "init_rpc", lambda host: _no_rpc)
 
 
-# ---------------------------------------------------------------------------------------- signals
-# and process ids
+# ---------------- signals and process ids
 
 
 def _pid(host: Any, pid: int) -> int:
@@ -241,7 +240,7 @@ def _system(command: Any) -> int:
     return code << 8 if code >= 0 else -code
 
 
-# ---------------------------------------------------------------------------------------- clocks
+# ---------------- clocks
 
 
 def _patch_clocks(patches: Patches) -> None:
@@ -258,7 +257,7 @@ def _patch_clocks(patches: Patches) -> None:
         patches.for_programs(time, f"{name}_ns", reads(start_ns, whole=True))
 
 
-# ---------------------------------------------------------------------------------------- leaving
+# ---------------- leaving
 
 
 def _chdir(chdir: Callable[[object], None]) -> Make:
@@ -315,8 +314,7 @@ def _patch_threads(patches: Patches) -> None:
     patches.for_ranks(_thread, "start_new_thread", lambda host: start_new_thread)
 
 
-# ---------------------------------------------------------------------------------------- what
-# cannot be
+# ---------------- what cannot be
 
 
 def _refusal(text: str) -> Callable[..., NoReturn]:

@@ -109,8 +109,7 @@ class Environments(MutableMapping[bytes, bytes]):
         return len(self._mine)
 
 
-# ---------------------------------------------------------------------------------------- swapped
-# state
+# ---------------- swapped state
 
 
 def _set_filters(filters: list[Any]) -> None:

@@ -118,8 +118,7 @@ class Emulation(Machine):
         """Bytes of what each rank began with a copy of, roughly."""
         return self._isolation.copied
 
-    # ------------------------------------------------------------------------------------ one rank,
-    # from start to end
+    # ---------------- one rank, from start to end
 
     def live(self, rank: int) -> None:
         """The life of a rank, in its own thread: its program, then the end of its process."""
@@ -207,7 +206,7 @@ class Emulation(Machine):
         if host.died_at and host.ending is not None and host.ending.call is None:
             host.killed(host.ending.text, host.died_at)
 
-    # ------------------------------------------------------------------------------------ groups
+    # ---------------- groups
 
     def _open_default_group(self, host: Host) -> None:
         ranks = tuple(range(len(self.hosts)))
@@ -281,8 +280,7 @@ class Emulation(Machine):
         host.keep(group)
         return group
 
-    # ------------------------------------------------------------------------------------ when no
-    # rank can go on
+    # ---------------- when no rank can go on
 
     def switched(self, old: Host | None, new: Host | None) -> None:
         """The baton passes from one rank to another. An exception here would lose it."""
@@ -356,8 +354,7 @@ class Emulation(Machine):
                 host.killed(text)
                 host.gone = True
 
-    # ------------------------------------------------------------------------------------ the
-    # Timeline
+    # ---------------- the Timeline
 
     def _timeline(self) -> Timeline:
         knobs = self.knobs

@@ -168,8 +168,7 @@ class Baton:
         self._all_over = threading.Event()
         self._ending = False
 
-    # ------------------------------------------------------------------------------------ called by
-    # ranks
+    # ---------------- called by ranks
 
     def wait(self, rank: RankThread, until: int | None = None) -> None:
         """Hand the baton on, and return when this rank has been woken and it is its turn again.
@@ -231,8 +230,7 @@ class Baton:
         else:
             self._hand(self._next())
 
-    # ------------------------------------------------------------------------------------ called by
-    # the caller's thread
+    # ---------------- called by the caller's thread
 
     def run(
         self, ranks: Sequence[RankThread], deadline_s: float, give_up: Callable[[str], None]

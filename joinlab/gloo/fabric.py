@@ -158,8 +158,7 @@ class GlooFabric(Fabric):
         self._counters[group_rank] += count
         return list(range(first, first + count))
 
-    # ------------------------------------------------------------------------------------
-    # collectives
+    # ---------------- collectives
 
     def _start_next(self, group_rank: int, at_ns: int = 0) -> None:
         """Give queued tasks to the workers of a rank that are free, in the order of issue."""
@@ -246,8 +245,7 @@ class GlooFabric(Fabric):
         task.call.fail(text, end_ns)
         self._start_next(group_rank)
 
-    # ------------------------------------------------------------------------------------ message
-    # by message
+    # ---------------- message by message
 
     def _advance(self) -> None:
         """Run every part whose messages have gone, come or failed, until all of them wait.

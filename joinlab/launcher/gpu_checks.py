@@ -57,7 +57,7 @@ class GpuCheck:
     instead: str
 
 
-# ------------------------------------------------------------------------------------ what the ranks run
+# ---------------- what the ranks run
 
 
 def smallest(rank: int, inputs: object) -> tuple[float, str]:
@@ -211,7 +211,7 @@ dist.destroy_process_group()
 """
 
 
-# ------------------------------------------------------------------------------------ the checks
+# ---------------- the checks
 
 
 def _machine() -> Iterator[Line]:
@@ -431,7 +431,7 @@ CHECKS = (
 )
 
 
-# ------------------------------------------------------------------------------------ running them
+# ---------------- running them
 
 
 def check_gpus(

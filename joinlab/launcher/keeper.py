@@ -134,7 +134,7 @@ class Keeper:
         else:
             self._start(message)
 
-    # ---------------------------------------------------------------------------------- the ranks
+    # ---------------- the ranks
 
     def _start(self, request: Mapping[str, Any]) -> None:
         self.folder = request["folder"]

@@ -139,7 +139,7 @@ class Watch:
             return ProgressBar(sum(self.counts), self.meta["program"])
         return None
 
-    # ---------------------------------------------------------------- the keeper
+    # ---------------- the keeper
 
     def _hear(self, link: socket.socket, patience: float) -> bool:
         """Read the keeper's messages, waiting up to `patience` seconds; True if there were any."""
@@ -176,7 +176,7 @@ class Watch:
             "again"
         )
 
-    # ---------------------------------------------------------------- verdicts
+    # ---------------- verdicts
 
     def _gone(self) -> set[int]:
         """Ranks whose program is over."""
@@ -252,7 +252,7 @@ class Watch:
                 text = "; ".join(filter(None, (log.over, "" if proven else why)))
                 self.verdict[log.rank] = Ending.at(kind, log.awaited(), text, proven=proven)
 
-    # ---------------------------------------------------------------- the Timeline
+    # ---------------- the Timeline
 
     def _timeline(self) -> Timeline:
         self.files.take_in(set(self.verdict))

@@ -64,7 +64,7 @@ class Kernels:
             return dtype
         return torch.uint8
 
-    # ------------------------------------------------------------------------------------ loading
+    # ---------------- loading
 
     def memory(self, tensors: Sequence[torch.Tensor]) -> Memory:
         """What a kernel finds at these tensors, and behind them.
@@ -100,8 +100,7 @@ class Kernels:
             line[4:] = np.frombuffer(self.pad.to_bytes(4, "little"), np.uint8)
         return np.concatenate([memory.take(offset, whole), line])
 
-    # ------------------------------------------------------------------------------------
-    # arithmetic
+    # ---------------- arithmetic
 
     def scale(self, dtype: torch.dtype, factor: float | None, data: Bytes) -> Bytes:
         """AVG and PREMUL_SUM of floats scale what each rank puts in, in their dtype (FuncPreMulSum,

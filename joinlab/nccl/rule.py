@@ -207,8 +207,7 @@ def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
     return [rank for rank in waits_for(op, call.rank, root, missing) if rank in missing]
 
 
-# ---------------------------------------------------------------- calls that do not fit: let them
-# run on the ring
+# ---------------- calls that do not fit: let them run on the ring
 
 
 def _replayed(group: GroupCalls, running: GroupCalls) -> First:
@@ -456,7 +455,7 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
     return {rank: met[rank] - start for rank in ranks}
 
 
-# ---------------------------------------------------------------- sends and recvs
+# ---------------- sends and recvs
 
 
 def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blocked:

@@ -193,7 +193,7 @@ class Bench(View):
             self._loop.call_later(FIRST_S, thread.start)
         self.on_msg(self._pressed)
 
-    # ---------------------------------------------------------------- the chosen run
+    # ---------------- the chosen run
 
     @property
     def loading(self) -> bool:
@@ -281,7 +281,7 @@ class Bench(View):
             self._tell(self._next_step())
             self._arrange()
 
-    # ---------------------------------------------------------------- reacting to a change
+    # ---------------- reacting to a change
 
     def _refresh(self) -> None:
         """React to a choice: cover or drop the run shown before, and emulate the new one at once if
@@ -334,7 +334,7 @@ class Bench(View):
         if self.case and not self._setting().ships and not self.status["text"]:
             self._tell("Emulated here: no run of this place ships.")
 
-    # ---------------------------------------------------------------- showing
+    # ---------------- showing
 
     def _arrange(self) -> None:
         """Show only the controls that matter now."""
@@ -451,7 +451,7 @@ class Bench(View):
         """Show a text beside the controls; `bad`: as an error."""
         self.status = {"text": text, "bad": bad}
 
-    # ---------------------------------------------------------------- from Python
+    # ---------------- from Python
 
     def keep(self) -> None:
         """Keep the shown run to compare the next one with it; a second call removes it.
@@ -536,7 +536,7 @@ class Bench(View):
         drawn = "covered" if self._asks else repr(self._trait_values.get("timeline"))
         return f"<Bench: {self._setting().name}, inputs {self.counts}, {self.engine}; {drawn}>"
 
-    # ---------------------------------------------------------------- a fresh kernel
+    # ---------------- a fresh kernel
 
     def _wait_until_loaded(self) -> None:
         """Load torch in this thread, for Python code that needs it now."""
@@ -566,7 +566,7 @@ class Bench(View):
         else:
             self._arrange()
 
-    # ---------------------------------------------------------------- messages from the browser
+    # ---------------- messages from the browser
 
     def _pressed(self, _: object, message: Mapping[str, Any], __: object) -> None:
         """React to a button or a cell of the map."""
@@ -610,8 +610,7 @@ class Bench(View):
         if pictures:
             self.send({"ahead": True}, [data.packed(ahead=pictures)])
 
-    # ---------------------------------------------------------------- running, in the run's own
-    # thread
+    # ---------------- running, in the run's own thread
 
     def _launch(self, setting: BenchSetting) -> None:
         """Launch a run and show its Timeline."""

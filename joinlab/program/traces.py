@@ -164,8 +164,7 @@ class Trace:
                 sys.settrace(None)
             self._settle()
 
-    # ------------------------------------------------------------------------------------
-    # sys.settrace
+    # ---------------- sys.settrace
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         if not followed(frame.f_code.co_filename) or self._over:
@@ -180,8 +179,7 @@ class Trace:
             self.note(event, frame)
         return self._stepped
 
-    # ------------------------------------------------------------------------------------ keeping
-    # steps
+    # ---------------- keeping steps
 
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
         """An exception passes through a frame. The end of a loop is no event; joinlab's own
@@ -350,8 +348,7 @@ def traced_by() -> str | None:
     return str(getattr(tracer, "__module__", None) or type(tracer).__module__).partition(".")[0]
 
 
-# ----------------------------------------------------------------------------------------
-# sys.monitoring
+# ---------------- sys.monitoring
 
 _following: dict[int, Trace] = {}
 """By thread: the traces that sys.monitoring follows now."""
@@ -443,7 +440,7 @@ def _error_reporter(unwinds: bool, throws: bool) -> Callable[..., None]:
     return callback
 
 
-# ---------------------------------------------------------------------------------------- values
+# ---------------- values
 
 
 class _Asked(NamedTuple):

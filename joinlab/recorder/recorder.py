@@ -162,7 +162,7 @@ class Recorder:
             return 0
         return self.newest.id + 1
 
-    # ---------------------------------------------------------------- the program's progress
+    # ---------------- the program's progress
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Record who this rank is."""
@@ -242,7 +242,7 @@ class Recorder:
         self.drain(how=how)
         self.completions.settle()
 
-    # ---------------------------------------------------------------- calls
+    # ---------------- calls
 
     def describe(
         self,
@@ -412,7 +412,7 @@ class Recorder:
     def _stack_event(self, number: int) -> str:
         return line_of(self._stacks.events[number])
 
-    # ---------------------------------------------------------------- what is in flight at the end
+    # ---------------- what is in flight at the end
 
     def drain(self, group: RecordedGroup | None = None, how: str = "") -> None:
         """Wait for gloo's collectives in flight (of `group`), as its process group does when it is

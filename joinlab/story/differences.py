@@ -194,8 +194,7 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
     return [rank for side in sides for rank in side[:per_side]][:MAX_RANKS]
 
 
-# ---------------------------------------------------------------------------------------- which
-# calls
+# ---------------- which calls
 
 
 def _unmatched(evidence: Evidence, headline: Line) -> Search | None:
@@ -437,8 +436,7 @@ def _wrong_peer(timeline: Timeline, surplus: Sequence[tuple[CallPath, CallPath]]
     return None
 
 
-# ---------------------------------------------------------------------------------------- which
-# data
+# ---------------- which data
 
 
 def has_keys(timeline: Timeline) -> bool:

@@ -44,7 +44,7 @@ class Evidence:
         self.matched = folding.every
         self.groups, self.slot_of = self.matched.groups, self.matched.slot_of
 
-    # ---------------------------------------------------------------- naming
+    # ---------------- naming
 
     def call(self, row: CallRow) -> NamedCall:
         """A call as the story names it."""
@@ -110,7 +110,7 @@ class Evidence:
             ranks = sorted(set(chain.from_iterable(plain)))
         return {"ranks": tuple(ranks), "sides": plain, "calls": tuple(map(self.call, rows))}
 
-    # ---------------------------------------------------------------- why calls do not complete
+    # ---------------- why calls do not complete
 
     @cached_property
     def unpaired(self) -> list[tuple[CallPath, CallPath]]:

@@ -222,7 +222,7 @@ class Line(ABC):
         words = {"text": self.sentence, "pieces": list(map(asdict, self.pieces()))}
         return {"form": self.form, **common, "facts": self.facts(), **words}
 
-    # ---------------------------------------------------------------- words
+    # ---------------- words
 
     def complete(self) -> Text:
         """All its words, as a sentence."""

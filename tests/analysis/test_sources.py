@@ -183,7 +183,7 @@ def test_the_report_tells_the_line_of_the_helper_and_who_called_it(run: Timeline
     assert "     called from far_program.py:14  far_helpers.average(torch.ones(1))\n" in said
 
 
-# ---------------------------------------------------------------- texts that Python knows
+# ---------------- texts that Python knows
 
 
 def made(text: str, file: str) -> CodeType:
@@ -292,7 +292,7 @@ def test_a_record_tells_its_texts_and_a_damaged_one_is_left_out() -> None:
     assert log.damaged == 2
 
 
-# ---------------------------------------------------------------- lines by stack
+# ---------------- lines by stack
 
 
 def lines(stack: list[str], site: str | None, texts: dict[tuple[str, int], str]) -> list[str]:

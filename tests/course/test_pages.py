@@ -144,7 +144,7 @@ def test_its_pictures_are_of_its_own_runs(path: Path) -> None:
     assert files == now, f"draw them again: python -m tests.pictures {path.stem}"
 
 
-# ---------------------------------------------------------------- claims
+# ---------------- claims
 
 
 def six_loops(even, one, two, three, four, five, real, runs):

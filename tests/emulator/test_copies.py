@@ -26,7 +26,7 @@ from joinlab.timeline import EndKind
 
 BACKENDS = pytest.mark.parametrize("backend", ["gloo", "nccl"])
 
-# ---------------------------------------------------------------------------------------- instances
+# ---------------- instances
 
 
 class Trainer:
@@ -77,8 +77,7 @@ def test_a_program_that_keeps_its_state_on_self_runs_as_launched(backend, how):
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 
-# ---------------------------------------------------------------------------------------- closures,
-# and other holders
+# ---------------- closures, and other holders
 
 
 def test_a_closure_over_none_has_it_on_every_rank() -> None:
@@ -233,8 +232,7 @@ def test_functions_that_refer_to_each_other_do_so_in_the_copy():
     assert calls == []
 
 
-# ---------------------------------------------------------------------------------------- what
-# cannot be copied
+# ---------------- what cannot be copied
 
 
 @pytest.mark.parametrize("where", ["closure", "self", "list", "global"])
@@ -278,8 +276,7 @@ def test_a_program_that_holds_nothing_is_not_copied():
     assert found.fresh(RankState(0, 2, 0)) == (cases.case_4, []) and found.nbytes < 100
 
 
-# ---------------------------------------------------------------------------------------- the
-# program's own module
+# ---------------- the program's own module
 
 counter = 0
 seen = [0]

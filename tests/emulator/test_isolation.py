@@ -47,8 +47,7 @@ from joinlab.program import labels
 from joinlab.timeline import Ending, EndKind
 from tests.drill_programs import GETENV, MISDEEDS, descriptors, undisturbed
 
-# ---------------------------------------------------------------------------------------- put back
-# at the end
+# ---------------- put back at the end
 
 
 # a file that nobody closes
@@ -94,8 +93,7 @@ def test_a_program_that_quits_ends_its_rank_alone(leave):
     assert not sys.stdin.closed
 
 
-# ---------------------------------------------------------------------------------------- each rank
-# has its own
+# ---------------- each rank has its own
 
 
 def both(program, **options):
@@ -650,7 +648,7 @@ def test_ranks_that_are_in_forward_together_leave_later_emulations_as_they_are(b
     assert DistributedDataParallel._active_ddp_module is None
 
 
-# ---------------------------------------------------------------------------------------- children
+# ---------------- children
 
 
 def test_a_command_that_a_rank_starts_has_the_environment_of_the_rank():
@@ -776,8 +774,7 @@ def test_a_child_inherits_no_descriptor_of_joinlab():
     assert emulate(program, (1,)).returns == ((0, True),)
 
 
-# ---------------------------------------------------------------------------------------- what
-# cannot be
+# ---------------- what cannot be
 
 
 def profiled(profiler):

@@ -72,8 +72,7 @@ def test_every_probe_is_asked() -> None:
     } == set()
 
 
-# ------------------------------------------------------------------------------------------
-# programs of their own
+# ---------------- programs of their own
 
 
 def a_wait_that_times_out_and_a_call_that_does_not(rank: int, inputs: Any) -> Any:

@@ -175,8 +175,7 @@ else:
 """
 
 
-# ------------------------------------------------------------------------------------------ as
-# under torchrun
+# ---------------- as under torchrun
 
 
 def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(
@@ -959,8 +958,7 @@ def test_a_job_that_has_just_started_is_read_before_any_rank_has_begun(tmp_path:
     assert "no beginning yet" in str(joinlab.diagnose(timeline))
 
 
-# ------------------------------------------------------------------------------------------ one
-# line
+# ---------------- one line
 
 SPAWNED = """
 import sys, warnings
@@ -1271,7 +1269,7 @@ def test_the_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int |
     assert record._number(record.RANK_NAMES, environ) == rank
 
 
-# ------------------------------------------------------------------------------------------ bounds
+# ---------------- bounds
 
 AHEAD_NS = 3_000_000_000
 BUSY = f"""
@@ -1424,8 +1422,7 @@ def test_a_rank_never_takes_more_disk_than_is_said(
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= MOST_BYTES
 
 
-# ------------------------------------------------------------------------------------------ what is
-# missing
+# ---------------- what is missing
 
 
 def test_calls_whose_damaged_number_is_another_ones_are_left_out(tmp_path: Path) -> None:
@@ -1597,7 +1594,7 @@ def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
     assert recorded.progress(0) == (2, "all_reduce")
 
 
-# ------------------------------------------------------------------------------------------ clocks
+# ---------------- clocks
 
 
 def test_clocks_that_are_3_s_apart_are_set_right_within_the_stated_bound(tmp_path: Path) -> None:

@@ -44,8 +44,7 @@ def run(program: Callable[..., Any], inputs: tuple[int, ...] = (2, 3), **options
     return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, **options})
 
 
-# ------------------------------------------------------------------------------------------ the six
-# cases
+# ---------------- the six cases
 
 
 GLOO_STOPS = {(2, 1): (1, 1), (4, 2): (12, 12), (5, 1): (2, 1)}
@@ -100,8 +99,7 @@ def test_on_gloo_each_case_is_as_documented_and_as_emulated(case: int, n: int) -
             )
 
 
-# ------------------------------------------------------------------------------------------
-# programs
+# ---------------- programs
 
 
 def test_a_closure_is_a_program_and_returns_come_back_as_plain_data() -> None:
@@ -209,7 +207,7 @@ def test_a_rank_can_use_polars_which_no_fork_server_may_have_imported() -> None:
     assert run(program).returns == ((False, 3), (False, 3))
 
 
-# ------------------------------------------------------------------------------------------ endings
+# ---------------- endings
 
 
 def test_an_exception_is_an_ending_with_its_traceback_in_the_output() -> None:
@@ -403,8 +401,7 @@ def test_a_hang_of_one_group_among_several_is_proven() -> None:
     assert timeline.ends[1].group != timeline.default_group == timeline.ends[0].group
 
 
-# ------------------------------------------------------------------------------------------ bad
-# input
+# ---------------- bad input
 
 
 def no_arguments() -> None: ...

@@ -55,8 +55,7 @@ def plain(rank: int, inputs: Any) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-# ------------------------------------------------------------------------------------------
-# deadlines
+# ---------------- deadlines
 
 
 def test_a_wait_that_begins_while_the_ranks_are_judged_still_ends_by_its_timeout(
@@ -152,8 +151,7 @@ def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None
     assert {end.kind for end in timeline.ends} == {EndKind.FINISHED}
 
 
-# ------------------------------------------------------------------------------------------ what a
-# rank starts
+# ---------------- what a rank starts
 
 
 def test_processes_below_one_that_is_a_zombie_are_found() -> None:
@@ -231,8 +229,7 @@ def test_the_folder_of_a_launcher_in_another_container_is_left_alone(
     assert not folder.exists()
 
 
-# ------------------------------------------------------------------------------------------ the
-# fork server
+# ---------------- the fork server
 
 
 def test_a_child_of_the_launcher_holds_none_of_its_sockets() -> None:
@@ -276,7 +273,7 @@ def test_the_fork_server_ends_with_its_launcher_although_its_socket_is_held() ->
         os.kill(holder, signal.SIGKILL)
 
 
-# ------------------------------------------------------------------------------------------ output
+# ---------------- output
 
 
 def test_long_output_keeps_its_beginning_and_end_and_says_what_is_missing() -> None:
@@ -296,8 +293,7 @@ def test_long_output_keeps_its_beginning_and_end_and_says_what_is_missing() -> N
     assert len(output) < 2 * KEPT + 100
 
 
-# ------------------------------------------------------------------------------------------ what
-# cannot start
+# ---------------- what cannot start
 
 
 def test_a_server_that_may_not_fork_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,8 +330,7 @@ def test_a_current_folder_that_is_gone_is_what_a_launch_complains_of(
         run(plain)
 
 
-# ------------------------------------------------------------------------------------------ who may
-# still go on
+# ---------------- who may still go on
 
 
 def from_a_callback(rank: int, inputs: Any) -> None:
@@ -464,8 +459,7 @@ def test_a_time_limit_may_be_infinite() -> None:
     ] * 2
 
 
-# ------------------------------------------------------------------------------------------
-# surroundings
+# ---------------- surroundings
 
 
 def test_a_launch_whose_disk_fills_up_is_refused_with_the_reason() -> None:
@@ -569,8 +563,8 @@ def test_a_launch_finds_the_loopback_interface_or_names_it_as_missing(
         assert launcher.loopback() == address
 
 
-# ------------------------------------------------------------------------------------------ without
-# a fork server These come last: each ends the server, and a new one takes seconds.
+# ---------------- without a fork server
+# These come last: each ends the server, and a new one takes seconds.
 
 
 def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:

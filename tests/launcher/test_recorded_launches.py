@@ -108,8 +108,7 @@ def test_a_file_has_something_to_disagree_with(path: Path) -> None:
     }
 
 
-# ------------------------------------------------------------------------------------------
-# recording
+# ---------------- recording
 
 
 def pretend(subject: Subject, backend: str) -> Timeline:
@@ -154,8 +153,7 @@ def test_what_gloo_refuses_at_once_is_not_recorded() -> None:
         assert not any("result type" in end.text for end in ends), recording.subject
 
 
-# ------------------------------------------------------------------------------------------
-# comparing
+# ---------------- comparing
 
 
 def changed(timeline: Timeline, rank: int, index: int, **values: object) -> Timeline:

@@ -41,7 +41,7 @@ def _lists(*tensors: torch.Tensor) -> list[Any]:
     return [tensor.tolist() for tensor in tensors]
 
 
-# ------------------------------------------------------------------------------------------ what is refused
+# ---------------- what is refused
 
 
 def all_gather_into_stack(rank: int, size: int) -> Any:
@@ -201,7 +201,7 @@ REFUSED: tuple[Probe, ...] = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ dtypes
+# ---------------- dtypes
 
 
 def _each_dtype(call: Callable[[torch.Tensor, str], Any], reduce_ops: Sequence[str] = ("",)) -> list[str]:
@@ -315,7 +315,7 @@ BY_DTYPE: tuple[Probe, ...] = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ strided tensors
+# ---------------- strided tensors
 
 
 def _strided(rank: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -466,7 +466,7 @@ STRIDED: tuple[Probe, ...] = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ uneven and sparse
+# ---------------- uneven and sparse
 
 
 def reduce_scatter_uneven(rank: int, size: int) -> Any:
@@ -566,7 +566,7 @@ SPARSE: tuple[Probe, ...] = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ Work and futures
+# ---------------- Work and futures
 
 
 def work_of_reduce_scatter(rank: int, size: int) -> Any:

@@ -120,7 +120,7 @@ def test_compiled_code_waits_too():
     assert syncs(lambda: compiled(X)) >= 1
 
 
-# ---------------------------------------------------------------------------------------- ranks
+# ---------------- ranks
 
 
 def uneven(step, make_optimizer=None):

@@ -145,8 +145,7 @@ def test_functional_and_coalesced_collectives_are_recorded() -> None:
     assert of(timeline, 0, "op", "shape") == [("all_reduce", [[1]]), ("all_reduce", [[2], [3]])]
 
 
-# ------------------------------------------------------------------------------------------ DDP and
-# Join
+# ---------------- DDP and Join
 
 
 def origins(timeline: Timeline, rank: int = 0) -> list[str]:
@@ -292,8 +291,7 @@ def test_several_buckets_overlap_the_backward_pass() -> None:
     assert last["completed_ns"].max() < backward["end_ns"]  # type: ignore[operator]
 
 
-# ------------------------------------------------------------------------------------------ values,
-# and leaving no mark
+# ---------------- values, and leaving no mark
 
 
 def test_values_out_are_those_of_the_collective_even_if_overwritten_at_once() -> None:

@@ -63,7 +63,7 @@ class FixTarget:
             child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
         }
 
-    # ---------------------------------------------------------------- reading the text
+    # ---------------- reading the text
 
     def diverging(self) -> ast.stmt | None:
         """The innermost statement at which the traces finally diverge, if it is in this text."""
@@ -212,7 +212,7 @@ class FixTarget:
             if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2].lower() == "join"
         ]
 
-    # ---------------------------------------------------------------- editing the text
+    # ---------------- editing the text
 
     def changed(self, *changes: Change) -> str:
         """The text with these bytes replaced."""

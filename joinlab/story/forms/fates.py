@@ -385,7 +385,7 @@ class _FateOf:
     def on_gloo(self, key: Key) -> bool:
         return bool(backend_of(self.evidence.meta, key[1]) == "gloo")
 
-    # ---------------------------------------------------------------- what a call lacks
+    # ---------------- what a call lacks
 
     def because(self, key: Key, depth: int = 0) -> tuple[Lack, ...]:
         """What the call lacks, by the backend's rule; () if the rule does not say that it can never

@@ -167,7 +167,7 @@ def _differing(test: Test) -> list[Value]:
     ]
 
 
-# ---------------------------------------------------------------- words
+# ---------------- words
 
 
 def quoted(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from tests.material.course.basis import *
 
-# ---------- gather_list
+# ---------------- gather_list
 W('gather_list','own only')(lambda t: t)
 @W('gather_list','hardcoded 2 ranks')
 def _(t):
@@ -63,7 +63,7 @@ def _(t):
 def _(t):
     m=torch.stack(t); o=[torch.empty_like(m) for _ in range(ws())]; dist.all_gather(o,m); return tuple(p for x in o for p in x)
 
-# ---------- accumulate
+# ---------------- accumulate
 @W('accumulate','every time')
 def _(m,i):
     for x in i: m(x).backward()
@@ -140,7 +140,7 @@ def _(m,i):
         m.require_backward_grad_sync = k==len(i)-1
         m(x).backward()
 
-# ---------- safe_loop
+# ---------------- safe_loop
 def mk(body):
     return body
 @W('safe_loop','barrier in loop')
@@ -264,7 +264,7 @@ def _(rank,inputs):
         for x in inputs: m(x).backward()
     dist.monitored_barrier(g)
 
-# ---------- gradient
+# ---------------- gradient
 for n,f in {
  'always ws':lambda o,w,d: sum(o)/w,'always left':lambda o,w,d: sum(o)/len(o),'swapped':lambda o,w,d: sum(o)/(len(o) if d else w),
  'sum':lambda o,w,d: sum(o),'max':lambda o,w,d: max(o)/(w if d else 1),'int division':lambda o,w,d: sum(o)//(w if d else len(o)),
@@ -286,7 +286,7 @@ ANSWERS.append(('gradient','tensor','right',lambda o,w,d: torch.tensor(o).sum()/
 import numpy as np, statistics
 ANSWERS.append(('gradient','numpy','right',lambda o,w,d: np.mean(o) if not d else np.sum(o)/w))
 
-# ---------- last_joiner
+# ---------------- last_joiner
 for n,f in {'first max':lambda c:c.index(max(c)),'min':lambda c:c.index(min(c)),'last rank':lambda c:len(c)-1,'zero':lambda c:0,'count':lambda c:max(c),
  'off by one':lambda c:len(c)-list(reversed(c)).index(max(c)),'reversed idx':lambda c:list(reversed(c)).index(max(c)),'shown only':lambda c:2,
  'argmax np first':lambda c:int(np.argmax(c)),'list':lambda c:[r for r,x in enumerate(c) if x==max(c)],'np array':lambda c:np.flatnonzero(np.array(c)==max(c)),
@@ -298,7 +298,7 @@ ANSWERS.append(('last_joiner','sorted last','right',lambda c: sorted(range(len(c
 ANSWERS.append(('last_joiner','numpy','right',lambda c: len(c)-1-np.argmax(np.array(c)[::-1])))
 ANSWERS.append(('last_joiner','tensor scalar','right',lambda c: torch.tensor(last_joiner(c))))
 
-# ---------- in_order
+# ---------------- in_order
 @W('in_order','as they come')
 def _(ready,reduce):
     for b in ready: reduce(b)
@@ -370,7 +370,7 @@ def _(ready,reduce):
         heapq.heappush(h,b)
         while h and h[0]==n: reduce(heapq.heappop(h)); n+=1
 
-# ---------- shadows
+# ---------------- shadows
 for n,f in {'inputs':lambda c:[max(c)-x for x in c],'x2':lambda c:[2*(max(c)-x) for x in c],'+1':lambda c:[3*(max(c)-x)+1 for x in c],'all ranks same':lambda c:[3*(max(c)-min(c))]*len(c),
  'vs mean':lambda c:[3*(sum(c)/len(c)-x) for x in c],'3*count':lambda c:[3*x for x in c],'vs last':lambda c:[3*(c[-1]-x) for x in c],'abs vs c[0]':lambda c:[3*abs(c[0]-x) for x in c],
  'shown':lambda c:[3,0],'dict':lambda c:{r:3*(max(c)-x) for r,x in enumerate(c)},'gen':lambda c:(3*(max(c)-x) for x in c),'drops zeros':lambda c:[3*(max(c)-x) for x in c if x<max(c)],

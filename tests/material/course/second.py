@@ -2,7 +2,7 @@
 
 from tests.material.course.basis import *
 
-# ---------- notify: factories
+# ---------------- notify: factories
 def L(pre=True, times=1, call=None, hook=None):
     class X(Base):
         def __call__(self,number): call(self,number)
@@ -50,7 +50,7 @@ W('notify','between')(L(call=between))
 def overwrite(s,n): Join.notify_join_context(s); n=n.clone(); dist.all_reduce(n,op=dist.ReduceOp.MAX); s.largest=n
 W('notify','overwrites largest')(L(call=overwrite))
 R('notify','waits the work')(L(call=lambda s,n:(lambda w:(w and w.wait(),body(s,n,None)))(Join.notify_join_context(s))))
-# ---------- main_hook
+# ---------------- main_hook
 def LH(main,post=None):
     class H(JoinHook):
         def __init__(s,o): s.owner=o
@@ -80,7 +80,7 @@ W('main_hook','MIN')(LH(lambda s: dist.all_reduce(torch.tensor([-inf]),op=dist.R
 R('main_hook','sends own largest (a clone)')(LH(lambda s: dist.all_reduce(s.owner.largest.clone(),op=dist.ReduceOp.MAX)))
 R('main_hook','reduces own largest in place')(LH(lambda s: dist.all_reduce(s.owner.largest,op=dist.ReduceOp.MAX)))
 R('main_hook','finfo.min')(LH(lambda s: dist.all_reduce(torch.full((1,),torch.finfo().min),op=dist.ReduceOp.MAX)))
-# ---------- post_hook
+# ---------------- post_hook
 M=lambda s: dist.all_reduce(torch.tensor([-inf]),op=dist.ReduceOp.MAX)
 W('post_hook','empty')(LH(M))
 W('post_hook','broadcast from 0')(LH(M,lambda s,l: dist.broadcast(s.owner.largest,src=0)))
@@ -99,7 +99,7 @@ R('post_hook','find last rank then broadcast')(LH(M,lambda s,l: (lambda r:(dist.
 R('post_hook','all_gather max')(LH(M,lambda s,l: (lambda o:(dist.all_gather(o,s.owner.largest),setattr(s.owner,'largest',torch.stack(o).max().reshape(1))))([torch.zeros(1) for _ in range(dist.get_world_size())])))
 
 lin=lambda: DDP(torch.nn.Linear(1,1))
-# ---------- report
+# ---------------- report
 def rep(f):
     def report(rank,inputs):
         m=lin()
@@ -145,7 +145,7 @@ def _(rank,inputs):
             dist.reduce(l,dst=0)
             if rank==0: P(l.item()/ws())
     dist.barrier()
-# ---------- stop_early
+# ---------------- stop_early
 def stop(cond):
     def stop_early(rank,inputs):
         m=lin(); steps=0
@@ -196,7 +196,7 @@ def _(rank,inputs):
 R('stop_early','MIN all')(stop(fl(dist.ReduceOp.MIN,lambda r,s:s>r)))
 R('stop_early','SUM any')(stop(lambda r,s: fl(dist.ReduceOp.SUM,lambda r,s:s>r)(r,s)>0))
 R('stop_early','broadcast rank 0 (first)')(stop(lambda r,s:(lambda f:(dist.broadcast(f,src=0),f.item()>0)[1])(torch.tensor([float(s>r)]))))
-# ---------- skip_bad
+# ---------------- skip_bad
 def skip(f):
     def skip_bad(rank,inputs):
         m=lin()
@@ -244,7 +244,7 @@ def _(rank,inputs):
         if rank==1 and i==1: l=0*l
         l.backward()
     return [p.grad.item() for p in m.parameters()]
-# ---------- save_all
+# ---------------- save_all
 def save(f):
     def save_all(rank,inputs):
         m=lin()
@@ -269,7 +269,7 @@ W('save_all','local fill then barrier')(save(lambda r: (dist.barrier(), [float(i
 R('save_all','gather to 0')(save(lambda r: (lambda p:(dist.gather(torch.ones(1)*r,p,dst=0),[x.item() for x in p] if p else None)[1])(PL() if r==0 else None)))
 R('save_all','all_gather_object')(save(lambda r: (lambda p:(dist.all_gather_object(p,float(r)),p)[1])([None]*ws())))
 R('save_all','gather_object')(save(lambda r: (lambda p:(dist.gather_object(float(r),p,dst=0),p)[1])([None]*ws() if r==0 else None)))
-# ---------- every_second
+# ---------------- every_second
 def ev(f):
     def every_second(rank,inputs):
         m=lin()
@@ -303,7 +303,7 @@ def bwonly(m,r,i,x):
 W('every_second','no_sync around backward only')(ev(bwonly))
 W('every_second','rank-swapped')(ev(lambda m,r,i,x: m(x).backward() if i%2==1 or r==1 else ns(m,x)))
 R('every_second','module on even')(ev(lambda m,r,i,x: m(x).backward() if i%2==1 else m.module(x).backward()))
-# ---------- unused
+# ---------------- unused
 def un(mk):
     def unused(rank,inputs):
         m=mk(rank)
