@@ -190,28 +190,26 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
     """Pairs of indices of equal keys; a common beginning is always paired."""
     common = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))))
     yield from ((index, index) for index in range(common))
-    for tag, a, a_end, b, b_end in SequenceMatcher(
-        None, left[common:], right[common:], autojunk=False
-    ).get_opcodes():
-        ours, right_indices = (
-            list(range(common + a, common + a_end)),
-            list(range(common + b, common + b_end)),
-        )
+    matcher = SequenceMatcher(None, left[common:], right[common:], autojunk=False)
+    for tag, left_begin, left_end, right_begin, right_end in matcher.get_opcodes():
+        left_indices = [*range(common + left_begin, common + left_end)]
+        right_indices = [*range(common + right_begin, common + right_end)]
         if tag == "equal":
-            yield from zip(ours, right_indices, strict=True)
+            yield from zip(left_indices, right_indices, strict=True)
             continue
-        while ours and right_indices:  # other calls at the same input still stand beside each other
-            left_input, yours = left[ours[0]][0], right[right_indices[0]][0]
+        # other calls at the same input still stand beside each other
+        while left_indices and right_indices:
+            left_input, right_input = left[left_indices[0]][0], right[right_indices[0]][0]
             yield (
-                ours.pop(0) if left_input <= yours else None,
-                right_indices.pop(0) if yours <= left_input else None,
+                left_indices.pop(0) if left_input <= right_input else None,
+                right_indices.pop(0) if right_input <= left_input else None,
             )
-        yield from ((index, None) for index in ours)
+        yield from ((index, None) for index in left_indices)
         yield from ((None, index) for index in right_indices)
 
 
 def _differences(
-    ours: Calls,
+    left_calls: Calls,
     right_calls: Calls,
     starts: Sequence[tuple[_ComparedRun, int]],
     left_run: str,
@@ -223,43 +221,38 @@ def _differences(
     The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce
     operation).
     """
-    both = sorted(ours.keys() & right_calls.keys())
-    pairs = {
-        rank: (ours[rank], right_calls[rank])
-        for rank in both
-        if _name(ours[rank]) == _name(right_calls[rank])
-    }
-    ranks = sorted((ours.keys() | right_calls.keys()) - pairs.keys())
+    pairs: dict[int, tuple[Call, Call]] = {}
+    for rank in sorted(left_calls.keys() & right_calls.keys()):
+        left, right = left_calls[rank], right_calls[rank]
+        if _name(left) == _name(right):
+            pairs[rank] = left, right
+    ranks = sorted((left_calls.keys() | right_calls.keys()) - pairs.keys())
     if ranks:
         left_text, right_text = (run.issued(start, ranks) for run, start in starts)
         yield "parts", f"{left_run} {left_text}; {right_run} {right_text}"
     ranks_by_fates: dict[tuple[str, str], list[int]] = {}
-    for rank, (left_call, two) in pairs.items():
-        fates = _fate(left_call), _fate(two)
+    for rank, (left, right) in pairs.items():
+        fates = _fate(left), _fate(right)
         if fates[0] != fates[1]:
             ranks_by_fates.setdefault(fates, []).append(rank)
     texts = []
-    for (fate, right_fate), unlike in ranks_by_fates.items():
+    for (left_fate, right_fate), unlike in ranks_by_fates.items():
         ranks_by_call = by_key((quoted(pairs[rank][0]), rank) for rank in unlike)
         names = (f"{ranks_text(callers)}'s {name}" for name, callers in ranks_by_call.items())
         pronoun, plural = ("they", "s") if len(unlike) > 1 else ("it", "")
-        verbs = fate.removesuffix(plural), right_fate.removesuffix(plural)
+        verbs = left_fate.removesuffix(plural), right_fate.removesuffix(plural)
         texts.append(
             f"{left_run} {' and '.join(names)} {verbs[0]}, {right_run} {pronoun} {verbs[1]}"
         )
     if texts:
         yield "parts", "; ".join(texts)
-    for rank, (first, two) in pairs.items():
-        if _fate(first) == _fate(two) and _read(first) != _read(two):
-            yield (
-                "read",
-                f"rank {rank} reads {_read(first)} {left_run}, and {_read(two)} {right_run}",
-            )
-        if _carried(first) != _carried(two):
-            yield (
-                "data",
-                f"rank {rank}'s {quoted(first)} is {_carried(first)} {left_run}, {_carried(two)} {right_run}",
-            )
+    for rank, (left, right) in pairs.items():
+        if _fate(left) == _fate(right) and _read(left) != _read(right):
+            text = f"rank {rank} reads {_read(left)} {left_run}, and {_read(right)} {right_run}"
+            yield "read", text
+        if _carried(left) != _carried(right):
+            name = f"rank {rank}'s {quoted(left)}"
+            yield "data", f"{name} is {_carried(left)} {left_run}, {_carried(right)} {right_run}"
 
 
 def _where(row: ComparedRow, starts: Sequence[tuple[_ComparedRun, int]], timeline: Timeline) -> str:

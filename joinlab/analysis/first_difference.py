@@ -3,7 +3,7 @@
 row   rank 0      rank 1
   0   forward     forward
   1   backward    backward        where rank 0 issues the same calls as rank 1, only one later, they part in row 1:
-  2   forward     barrier    <    rank 1's backward is from another line; `mismatch` is row 2, `lead.at` is row 1
+  2   forward     barrier    <    rank 1's backward is from another line; `slot_index` is 2, `lead.at` is 1
   3   backward    forward
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, permutations
+from typing import NamedTuple
 
 import polars as pl
 
@@ -34,6 +35,31 @@ class Lead:
     by: int
     ahead: tuple[int, ...]
     behind: tuple[int, ...]
+
+
+class Turned(NamedTuple):
+    """Two calls that one lane issued as `first` and `second`, and the largest lane in another order.
+
+    a lane             a  b        first          is meant for largest_second
+    the largest lane   b  a        largest_first  is meant for second
+    """
+
+    first: CallRow
+    second: CallRow
+    largest_first: CallRow
+    largest_second: CallRow
+
+
+class ExtraCounts(NamedTuple):
+    """Calls that one side issued more often than the other.
+
+    ahead, behind  how many of them a rank of either side issued in all
+    calls          one per line; one without a line where those of all lines are counted
+    """
+
+    ahead: int
+    behind: int
+    calls: list[CallRow]
 
 
 class Relation(StrEnum):
@@ -59,9 +85,9 @@ class FirstDifference:
     """The first difference of one Timeline, folded. Lanes are named by the rank that stands for
     them.
 
-    mismatch  the first row whose calls differ, or that a rank left out, by index of Folding.slots; None: there is
-              none. Where ranks left it out because they hang in another such row, it is that row
-    circle    the calls, one per rank, of ranks that each left out the call that another of them waits for
+    slot_index  of the first row whose calls differ, or that a rank left out, in Folding.slots; None: there is none.
+                Where ranks left it out because they hang in another such row, it is that row
+    circle      the calls, one per rank, of ranks that each left out the call that another of them waits for
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
@@ -73,21 +99,21 @@ class FirstDifference:
         )
         self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
-        self.mismatch = next(
+        self.slot_index = next(
             (index for index, slot in enumerate(self.slots) if self._parts(slot)), None
         )
-        if self.mismatch is not None:
-            self.mismatch = self._cause_of(self.mismatch)
+        if self.slot_index is not None:
+            self.slot_index = self._cause_of(self.slot_index)
 
     @cached_property
     def relation(self) -> Relation:
         if self.turned:
             return Relation.ORDER
-        if self.mismatch is None:
+        if self.slot_index is None:
             return Relation.SAME
         if self.answered:
             return Relation.ANSWER
-        if self.counts[0]:
+        if self.counts:
             return Relation.MORE
         if self.circle:
             return Relation.CIRCLE
@@ -100,14 +126,14 @@ class FirstDifference:
 
     @property
     def slot(self) -> Slot:
-        assert self.mismatch is not None
-        return self.slots[self.mismatch]
+        assert self.slot_index is not None
+        return self.slots[self.slot_index]
 
     @property
     def first(self) -> int | None:
-        """The row in which the ranks part: where a lead begins; else the mismatch."""
-        if self.mismatch is None or self.lead is None:
-            return self.mismatch
+        """The row in which the ranks part: where a lead begins; else `slot_index`."""
+        if self.slot_index is None or self.lead is None:
+            return self.slot_index
         return self.row_of(self.collectives(self.lead.behind[0])[self.lead.at])
 
     # ---------------- slots
@@ -188,7 +214,7 @@ class FirstDifference:
     def present(self) -> list[Side]:
         """The sides that issued a call at the mismatch; the ones that did otherwise than most come
         first."""
-        if self.mismatch is None:
+        if self.slot_index is None:
             return []
         issued = (side for side in self.sides if side[0] in self.slot.calls)
         return sorted(issued, key=lambda side: side[0] not in self.outliers)
@@ -202,7 +228,7 @@ class FirstDifference:
     def outliers(self) -> tuple[int, ...]:
         """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do
         not part."""
-        if self.mismatch is None:
+        if self.slot_index is None:
             return ()
         ranks = sorted(map(self.ranks, self.sides), key=len)
         minority = tuple(sorted(chain.from_iterable(ranks[:-1])))
@@ -222,7 +248,7 @@ class FirstDifference:
         paths: dict[str, dict[int, list[CallRow]]] = {}
         for index, slot in enumerate(self.slots):
             rows = self.folding.matched.calls_of(slot).values()
-            setup = index != self.mismatch and all(is_setup(row["origin"] or "") for row in rows)
+            setup = index != self.slot_index and all(is_setup(row["origin"] or "") for row in rows)
             for row in () if slot.pair or setup else rows:
                 paths.setdefault(slot.group, {}).setdefault(row["rank"], []).append(row)
         return paths
@@ -240,26 +266,27 @@ class FirstDifference:
         return align(*(list(map(self.identity, path)) for path in paths))
 
     @cached_property
-    def turned(self) -> tuple[CallRow, ...]:
-        """The first two calls that a lane issued in another order than the largest one, with those of
-        that one, each in its order; () if the ranks part before, or shadow each other's calls."""
+    def turned(self) -> Turned | None:
+        """The first two calls that a lane issued in another order than the largest one; None if the
+        ranks part before, or shadow each other's calls."""
         if self.joins or self.folding.matched.is_part or self.meta.get("skipped"):
-            return ()
+            return None
         *lanes, largest = sorted(self.lanes, key=lambda rank: (len(self.lanes[rank]), -rank))
         for group, paths in self.paths.items():
             for lane in lanes:
                 misaligned = self.misaligned(group, lane, largest)
                 if not misaligned or not misaligned.turned:
                     continue
-                first, second = (paths[rank][misaligned.begin :] for rank in (lane, largest))
-                if self.mismatch is None or self.row_of(first[0]) <= self.mismatch:
-                    return (
-                        first[0],
-                        self._like(second[0], first),
-                        second[0],
-                        self._like(first[0], second),
+                path, largest_path = (paths[rank][misaligned.begin :] for rank in (lane, largest))
+                first, largest_first = path[0], largest_path[0]
+                if self.slot_index is None or self.row_of(first) <= self.slot_index:
+                    return Turned(
+                        first,
+                        self._like(largest_first, path),
+                        largest_first,
+                        self._like(first, largest_path),
                     )
-        return ()
+        return None
 
     def _like(self, row: CallRow, path: Iterable[CallRow]) -> CallRow:
         """The first identical call of a path."""
@@ -284,7 +311,7 @@ class FirstDifference:
         misaligned = self.misaligned(self.slot.group, first[0], second[0])
         if misaligned is None or not misaligned.lead:
             return None
-        if self.row_of(self.collectives(first[0])[misaligned.begin]) > (self.mismatch or 0):
+        if self.row_of(self.collectives(first[0])[misaligned.begin]) > (self.slot_index or 0):
             return None
         ahead, behind = self.sides if misaligned.lead > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
@@ -318,36 +345,37 @@ class FirstDifference:
         return self.collectives(self.lead.ahead[0])[self.lead.at : self.lead.at + self.lead.by]
 
     @cached_property
-    def counts(self) -> tuple[list[int], list[CallRow]]:
-        """How many calls like the extra ones a rank of either side issued in all, that of the side
-        ahead first, and one of them per line, without a line where those of all lines are counted;
-        [] where that does not show which are extra."""
+    def counts(self) -> ExtraCounts | None:
+        """How often either side issued calls like the extra ones; None where that does not show which
+        are extra."""
         lead, extra = self.lead, self.extra
         if lead is None or len(extra) != lead.by or len({*map(asks_of, extra)}) > 1:
-            return [], []
+            return None
         lines = {row["call_site"]: row for row in extra[::-1]}
         there = self._counts(pl.col("call_site").is_in([*lines], nulls_equal=True))
         everywhere = self._counts(pl.lit(True))
         more = everywhere[0] - everywhere[1]
         # Where only one side issues such calls at all, each of them is one too many.
         if there[0] - there[1] == lead.by or (there[1] == 0 and lead.by < there[0] == more):
-            return there, [*lines.values()][::-1]
+            return ExtraCounts(*there, [*lines.values()][::-1])
         if more == lead.by:
-            return everywhere, [{**extra[0], "call_site": None}]
-        return [], []
+            return ExtraCounts(*everywhere, [{**extra[0], "call_site": None}])
+        return None
 
-    def _counts(self, where: pl.Expr) -> list[int]:
-        """How many calls like the extra ones a rank of either side issued there; [0, 0] where ranks of
-        a side differ."""
+    def _counts(self, where: pl.Expr) -> tuple[int, int]:
+        """How many calls like the extra ones a rank of either side issued there; 0, 0 where ranks of a
+        side differ."""
         row, lead = self.extra[0], self.lead
         assert lead is not None
         calls = self.timeline.calls.filter(
             where, pl.col("origin").eq_missing(row["origin"]), group=row["group"], op=row["op"]
         )
-        sides = [
+        ahead, behind = (
             {calls.filter(rank=rank).height for rank in side} for side in (lead.ahead, lead.behind)
-        ]
-        return list(map(max, sides)) if all(len(side) == 1 for side in sides) else [0, 0]
+        )
+        if len(ahead) == len(behind) == 1:
+            return ahead.pop(), behind.pop()
+        return 0, 0
 
     @cached_property
     def answered(self) -> tuple[Side, ...]:

@@ -120,20 +120,22 @@ class Folding:
         return ranks_text(self.lanes[rank])
 
 
-def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding:
+def fold(timeline: Timeline, share_lanes: bool = True, whole: bool = False) -> Folding:
     """Fold a Timeline; if it has many calls, only the slots that are shown one by one.
 
-    ranks  False gives every rank a lane of its own
-    whole  all slots, however many
+    share_lanes  ranks that did the same have one lane; False: every rank has one of its own
+    whole        all slots, however many
 
         [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
     """
-    return _folded(timeline, ranks and timeline.world_size > 2, whole)  # two never share a lane
+    return _folded(
+        timeline, share_lanes and timeline.world_size > 2, whole
+    )  # two never share a lane
 
 
 @derived
-def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
-    if ranks:
+def _folded(timeline: Timeline, share_lanes: bool, whole: bool) -> Folding:
+    if share_lanes:
         classes = rank_lanes(timeline)
     else:
         classes = tuple((rank,) for rank in range(timeline.world_size))

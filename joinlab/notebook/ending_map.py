@@ -115,7 +115,7 @@ class EndingMap:
             self.left = []
             return self._tell(f"No map: {str(error) or 'interrupted'}"[:160])
         self.cells[setting.counts] = overall_of(timeline)
-        self._held[setting.key] = self._data.add(timeline, ranks=False, calls=False)
+        self._held[setting.key] = self._data.add(timeline, share_lanes=False, calls=False)
         if len(self._held) == (PARCEL if self.sent else FIRST) or not self.left:
             self.sent.append(self._data.packed(ahead=self._held))
             self._collect()

@@ -21,7 +21,7 @@ from joinlab.timeline import Timeline
 def compared(first: Timeline, second: Timeline) -> tuple[Both, str]:
     """Two runs on one axis, each headed by how it ended, and the difference in words."""
     comparison = compare(first, second)
-    both = first_screen(first, ranks=False), first_screen(second, ranks=False)
+    both = first_screen(first, share_lanes=False), first_screen(second, share_lanes=False)
     spans = [_spans(screen, comparison, side) for side, screen in enumerate(both)]
     pairs = list(_pairs(*spans))
     if comparison.first_difference is not None:

@@ -62,19 +62,21 @@ LANES = 8
 """Of more lanes than these, the last one holds all ranks that the story does not name."""
 
 
-def first_screen(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> FirstScreen:
+def first_screen(timeline: Timeline, share_lanes: bool = True, unfold: bool = False) -> FirstScreen:
     """The first screen of a Timeline.
 
-    ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
-    unfold  True: no rounds are stacked, and DDP's own setup is shown
+    share_lanes  False: every rank has a lane of its own; else up to four have, and of more those alike share one
+    unfold       True: no rounds are stacked, and DDP's own setup is shown
     """
-    return _ScreenBuilder(Evidence(timeline, folded(timeline, ranks)), ranks, unfold).build()
+    return _ScreenBuilder(
+        Evidence(timeline, folded(timeline, share_lanes)), share_lanes, unfold
+    ).build()
 
 
-def folded(timeline: Timeline, ranks: bool = True) -> Folding:
+def folded(timeline: Timeline, share_lanes: bool = True) -> Folding:
     """What a picture shows of a Timeline; of one with many calls, those that tell the story.
-    `ranks`: as `first_screen`."""
-    return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
+    `share_lanes`: as `first_screen`."""
+    return fold_timeline(timeline, share_lanes and timeline.world_size > NARROW)
 
 
 class _ScreenBuilder:
@@ -384,7 +386,7 @@ class _ScreenBuilder:
         if focus is None or lead is None or lead.by != 1 or not outliers or all_met:
             if focus is None or self.columns[focus].flag != "met":
                 return focus
-            mismatch = self._column_with(self.difference.mismatch)
+            mismatch = self._column_with(self.difference.slot_index)
             return focus if mismatch is None else mismatch
         extra = self.difference.extra[0]
         index = self._column_of(extra)
@@ -414,8 +416,11 @@ class _ScreenBuilder:
         difference, pairs = self.difference, list[tuple[CallRow, CallRow]]()
         lead = None if difference.first is None else difference.lead
         if difference.turned:
-            first, like_second, second, like_first = difference.turned
-            pairs = [(first, like_first), (like_second, second)]
+            turned = difference.turned
+            pairs = [
+                (turned.first, turned.largest_second),
+                (turned.second, turned.largest_first),
+            ]
         elif lead is not None:
             ahead, behind = lead.ahead[0], lead.behind[0]
             extra_column = self._column_of(difference.extra[0])

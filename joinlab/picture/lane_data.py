@@ -82,7 +82,7 @@ class LaneData:
     def add(
         self,
         timeline: Timeline,
-        ranks: bool = True,
+        share_lanes: bool = True,
         beside: Timeline | None = None,
         calls: bool = True,
     ) -> int:
@@ -93,9 +93,9 @@ class LaneData:
         calls   False leaves out what only "…" and the details of a call show; a run with another one `beside` has it
         """
         if beside is None:
-            run, packed = self._run(timeline, ranks, calls)
+            run, packed = self._run(timeline, share_lanes, calls)
             for mended in timeline.mended:
-                run["mended"] = self._add(*self._run(mended, ranks, calls))
+                run["mended"] = self._add(*self._run(mended, share_lanes, calls))
             return self._add(run, packed)
         both, sentence = compared(timeline, beside)
         (run, packed), below = (
@@ -128,12 +128,12 @@ class LaneData:
     def _run(
         self,
         timeline: Timeline,
-        ranks: bool,
+        share_lanes: bool,
         calls: bool,
         screen: FirstScreen | None = None,
     ) -> tuple[dict[str, object], bytes]:
-        folding = folded(timeline, ranks)
-        screen = screen or first_screen(timeline, ranks)
+        folding = folded(timeline, share_lanes)
+        screen = screen or first_screen(timeline, share_lanes)
         run = {
             "title": title(timeline),
             "measured": measured(timeline),
@@ -251,11 +251,11 @@ def _box(screen: FirstScreen, index: int, lane: int) -> dict[str, object] | None
 
 
 def pack(
-    timeline: Timeline, ranks: bool = True, beside: Timeline | None = None, calls: bool = True
+    timeline: Timeline, share_lanes: bool = True, beside: Timeline | None = None, calls: bool = True
 ) -> bytes:
-    """The data of one Timeline. `ranks`, `beside`, `calls`: as LaneData.add takes them."""
+    """The data of one Timeline. `share_lanes`, `beside`, `calls`: as LaneData.add takes them."""
     data = LaneData()
-    data.add(timeline, ranks, beside, calls)
+    data.add(timeline, share_lanes, beside, calls)
     return data.packed()
 
 

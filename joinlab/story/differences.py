@@ -209,7 +209,7 @@ def _unmatched(evidence: Evidence, headline: Line) -> Search | None:
             if further:
                 return None
             return _before(evidence, slot, [sorted(slot.calls), slot.absent])
-    if difference.mismatch is not None and not difference.slot.pair:
+    if difference.slot_index is not None and not difference.slot.pair:
         if _refused_there(evidence, difference.slot) or _shadows_itself(evidence, difference.slot):
             return None
         parts = list(map(difference.ranks, difference.sides))
@@ -217,7 +217,7 @@ def _unmatched(evidence: Evidence, headline: Line) -> Search | None:
         if erring:  # the others that did not come lost a peer
             parts[-1] = tuple(erring)
         return _before(evidence, difference.slot, parts)
-    if difference.mismatch is None and isinstance(headline, _MET):
+    if difference.slot_index is None and isinstance(headline, _MET):
         sides = list(dict.fromkeys(headline.sides))
         first = headline.calls[0]
         return _before(evidence, evidence.slot_of(first.key), sides)

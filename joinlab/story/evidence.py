@@ -128,7 +128,7 @@ class Evidence:
     @cached_property
     def mismatch(self) -> Slot | None:
         """The slot in which the ranks part, with the calls of all ranks; None if all calls met."""
-        if self.difference.mismatch is None:
+        if self.difference.slot_index is None:
             return None
         slot = self.difference.slot
         rank, seq = next(iter(slot.calls.items()))

@@ -76,8 +76,8 @@ ANY = looping() | timelines()
 
 
 @given(ANY, st.booleans())
-def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
-    folding = fold(timeline, ranks=ranks)
+def test_unfolding_gives_back_every_call_exactly_once(timeline, share_lanes):
+    folding = fold(timeline, share_lanes)
     assert sorted(rank for some in folding.classes for rank in some) == list(
         range(timeline.world_size)
     )
@@ -93,8 +93,8 @@ def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
 
 
 @given(ANY, st.booleans())
-def test_nothing_abnormal_is_inside_a_fold(timeline, ranks):
-    folding = fold(timeline, ranks=ranks)
+def test_nothing_abnormal_is_inside_a_fold(timeline, share_lanes):
+    folding = fold(timeline, share_lanes)
     last = {row["rank"]: row["seq"] for row in folding.matched.rows if row["group"] == "0"}
     for part in folds(folding.parts):
         for index in range(part.begin, part.end):

@@ -107,7 +107,7 @@ def unclear_first(evidence: Evidence) -> Why | None:
     )
     if graph.culprits or evidence.meta.get("format") == FROM_TEXT:
         return None
-    if difference.mismatch is not None and (not missing or missing & {*difference.slot.absent}):
+    if difference.slot_index is not None and (not missing or missing & {*difference.slot.absent}):
         return None  # the mismatch tells more
     return next(iter(graph.unclear), None)
 

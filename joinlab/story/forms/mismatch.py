@@ -116,7 +116,7 @@ def _crossed(evidence: Evidence) -> tuple[CallRow, ...]:
     waits: dict[int, CallRow] = {}
     for rank, end in enumerate(evidence.ends):
         stands = end.pending or end.kind is EndKind.HUNG
-        if stands and evidence.difference.mismatch is None:
+        if stands and evidence.difference.slot_index is None:
             key = evidence.awaited(rank)
         else:
             key = None
@@ -197,12 +197,13 @@ class Fewer(More):
 def extra(evidence: Evidence) -> tuple[Line, ...]:
     """Calls that one side issued more often than the other, by their counts."""
     difference, lead = evidence.difference, evidence.difference.lead
-    assert lead is not None
-    (counts, calls), sides, form = difference.counts, [lead.ahead, lead.behind], More
+    assert lead is not None and difference.counts is not None
+    ahead, behind, calls = difference.counts
+    sides, counts, form = [lead.ahead, lead.behind], [ahead, behind], More
     if difference.outliers == difference.ranks(lead.behind):
         sides, counts, form = sides[::-1], counts[::-1], Fewer
     fields = evidence.about(evidence.sides(sides), calls)
-    headline = form(abs(counts[0] - counts[1]), counts, **fields)
+    headline = form(ahead - behind, counts, **fields)
     return (headline, *_since(evidence, lead), *meeting.causes(evidence))
 
 

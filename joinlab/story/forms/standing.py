@@ -155,7 +155,7 @@ def outside_calls(evidence: Evidence) -> tuple[Line, ...]:
     missing = evidence.meta.get("missing_ranks")
     if missing and not evidence.timeline.calls.height:
         return (NotStarted(ranks=tuple(missing)),)
-    if not all_stand(evidence) or evidence.difference.mismatch is not None:
+    if not all_stand(evidence) or evidence.difference.slot_index is not None:
         return ()
     unfinished = _unfinished(evidence)
     by_site = by_key((standing_of(evidence, rank)[0].frames[0][0], rank) for rank in unfinished)

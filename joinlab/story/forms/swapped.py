@@ -64,13 +64,13 @@ class OtherKey(Headline):
 def other_order(evidence: Evidence) -> tuple[Line, ...]:
     """The first calls that two lanes issued in different orders."""
     rows = evidence.difference.turned
-    first, second, third, _ = rows
-    one_line = first["call_site"] == second["call_site"]
+    assert rows is not None
+    one_line = rows.first["call_site"] == rows.second["call_site"]
     tensors = list(map(tensor, rows)) if one_line else ()
     sides = evidence.sides((row["rank"],) for row in rows)
     return (
         OtherOrder(tensors, meant=((0, 3), (1, 2)), **evidence.about(sides, rows)),
-        *_met(evidence, first, third),
+        *_met(evidence, rows.first, rows.largest_first),
         *meeting.keys(evidence),
     )
 
