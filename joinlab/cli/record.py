@@ -135,13 +135,13 @@ def _run_as_main(script: str, is_module: bool) -> None:
     """Run it as Python would, as the module __main__, which exists until the process ends."""
     sys.modules["__main__"] = main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
+    path = Path(script).absolute()
+    if not sys.flags.safe_path:  # else the first entry is one of PYTHONPATH
+        sys.path[0] = os.getcwd() if is_module else str(path.resolve().parent)
     if is_module:
-        sys.path[0] = os.getcwd()
         run: Any = runpy
         run._run_module_as_main(script)  # what `python -m` calls
     else:
-        path = Path(script).absolute()
-        sys.path[0] = str(path.resolve().parent)
         main.__file__ = str(path)
         exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(main))
 

@@ -87,10 +87,12 @@ def _done_by_all(logs: dict[int, RankLog]) -> dict[str, int]:
 
 
 def _is_short(log: RankLog, done: dict[str, int]) -> bool:
-    """Whether a rank did more than its record has, as in a copy that broke off: `done`, what every
-    rank has issued, is not in it."""
+    """Whether a rank did more than its record has, as in a copy that broke off: it ends within a line
+    that nobody writes on, or `done`, what every rank has issued, is not in it."""
     if log.returned or log.raised or is_alive(log):
         return False
+    if log.cut and is_alive(log) is False:
+        return True
     last = dict(log.issued)
     for call in log.calls.values():
         if call["op"] not in POINT_TO_POINT:

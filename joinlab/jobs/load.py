@@ -168,6 +168,7 @@ def _warn_of_problems(timeline: Timeline) -> Timeline:
 
 def _is_record(file: Path, head: bytes) -> bool:
     """Whether a file is a dump or a trace, and no log whose lines are JSON."""
+    head = kineto.unzipped_head(head)
     is_log = text.DOCKER.match(head.decode(errors="replace")) or re.search(rb"\}\s*\n\s*\{", head)
     is_json = head.lstrip()[:1] == b"{" and not is_log and file.name != "error.json"  # torchrun's
     return dump.looks_like_dump(head) or kineto.looks_zipped(head) or is_json

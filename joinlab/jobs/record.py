@@ -226,18 +226,15 @@ def record(
     with _begun:
         try:
             if Recording.current is not None:
-                warnings.warn(
-                    f"joinlab already records rank {Recording.current.rank}", stacklevel=2
-                )
+                say(f"joinlab already records rank {Recording.current.rank}")
                 return
             from torch import distributed as dist
 
             if dist.is_initialized():
                 rank = dist.get_rank()
-                warnings.warn(
+                say(
                     "joinlab.record came after init_process_group: calls in the groups that exist "
-                    "already go on unrecorded",
-                    stacklevel=2,
+                    "already go on unrecorded"
                 )
             # A rank's child, such as its DataLoader's worker, is no rank unless it makes a group.
             if rank is not None and os.environ.get(CHILD_OF) in (None, str(os.getpid())):
@@ -273,12 +270,19 @@ def _unused(folder: Path, rank: int) -> Path:
 
 
 def warn(rank: int | None, error: BaseException) -> None:
-    """Warn once; if warnings are errors, print a line to stderr instead."""
+    """Warn once that nothing is recorded."""
     name = "this rank" if rank is None else f"rank {rank}"
-    text = f"joinlab cannot record {name}: {type(error).__name__}: {error}. The job goes on unrecorded."
+    say(
+        f"joinlab cannot record {name}: {type(error).__name__}: {error}. The job goes on unrecorded.",
+        RuntimeWarning,
+    )
+
+
+def say(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn; if warnings are errors, print a line to stderr instead."""
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
+        warnings.warn(text, category, stacklevel=3)
+    except category:
         print(text, file=sys.stderr)
 
 

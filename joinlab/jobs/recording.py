@@ -255,12 +255,14 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     foreign: list[RankFiles] = []
     attempts: list[RankFiles] = []
     second: list[RankFiles] = []
+    copies: list[RankFiles] = []
 
     def distance(files: RankFiles, begin: int = wall_of(wanted)) -> int:
         """How far its beginning is from `begin`."""
         return abs(wall_of(files.begun) - begin)
 
-    for files in sorted(recorded.ranks.values(), key=distance):
+    longest_first = sorted(recorded.ranks.values(), key=lambda files: -files.log.moves)
+    for files in sorted(longest_first, key=distance):
         log = files.log
         if files.begun is NOT_BEGUN:
             late = "" if log.damaged or log.calls else " yet"
@@ -269,6 +271,8 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             attempts.append(files)
         elif not _same_job(files.begun, wanted):
             foreign.append(files)
+        elif log.rank in chosen and files.begun == chosen[log.rank].begun:
+            copies.append(files)
         elif log.rank in chosen:
             second.append(files)
         else:
@@ -292,6 +296,8 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     if foreign:
         them = left_out([files.path for files in foreign])
         problems.append(f"{them}: part of another job. Load that file to read its job")
+    if copies:
+        problems.append(f"{left_out([files.path for files in copies])}: part of a copy")
     if attempts:
         them = left_out([files.path for files in attempts])
         problems.append(f"{them}: part of another attempt of this job. Load that file to read it")

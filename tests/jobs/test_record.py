@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -849,10 +850,14 @@ def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(
     assert all(slot.met and slot.expected for slot in joinlab.match(timeline))
 
 
+@pytest.mark.parametrize("safe", [False, True])
 def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], safe: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    names = (name for name in dir(sys.flags) if name[0] != "_")
+    flags = {name: getattr(sys.flags, name) for name in names} | {"safe_path": safe}
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(**flags))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -867,6 +872,7 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
         "__main__ ['--lr', '1']\n",
         [(Path("runs/today"), True)],
     )
+    assert sys.path[0] == ("" if safe else str(tmp_path))
     assert main(["record", "nofile.py"]) == 2
     assert capsys.readouterr().err.startswith("joinlab: nofile.py: there is no such script.")
     assert main(["watch", "nofolder", "--exit-code", "--still", "0"]) == 2
@@ -1027,6 +1033,9 @@ def test_a_record_without_a_call_that_the_others_completed_ends_early(tmp_path: 
         story = str(joinlab.diagnose(loaded(tmp_path, ".")))
         assert ("their records end early" in story) == (last != calls) and reach in story
         assert "FIX" not in story and "nothing meets" not in story
+    # a file of a process that is gone ends within a line
+    write(tmp_path, 1, begin(1, 2, host=socket.gethostname()) + calls + '{"e":')
+    assert "their records end early" in str(joinlab.diagnose(loaded(tmp_path, ".")))
 
 
 def test_a_rank_that_did_not_come_to_the_first_call_is_named(tmp_path: Path) -> None:
@@ -1486,11 +1495,13 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
     write(tmp_path, 1, begin(1, 2))
     write(tmp_path, 7, begin(7, 8, wall=10))
     write(tmp_path / "host", 1, begin(1, 2, wall=4000))
+    write(tmp_path / "copy", 0, begin(0, 2))
     timeline = load_recording(tmp_path)
     assert timeline.world_size == 2
     problems = "\n".join(timeline.meta["problems"])
     assert "rank-7.0.jsonl' was left out: part of another job" in problems
     assert "rank-1.0.jsonl' was left out: it is a second record of rank 1" in problems
+    assert "copy/rank-0.0.jsonl' was left out: part of a copy" in problems
 
 
 def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(

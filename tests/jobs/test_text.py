@@ -6,6 +6,7 @@ py-spy.
 
 from __future__ import annotations
 
+import gzip
 import socket
 from pathlib import Path
 
@@ -257,6 +258,12 @@ def test_bytes_that_are_not_utf_8_hide_no_other_line(odd: bytes, tmp_path: Path)
     whole = odd + lines.encode("utf-8") if odd else lines.encode("utf-16")
     (tmp_path / "train.log").write_bytes(whole)
     assert loaded(tmp_path / "train.log").ends == loaded(LOGS / "torchrun_raised.log").ends
+
+
+def test_a_zipped_log_is_read(tmp_path: Path) -> None:
+    plain = LOGS / "torchrun_raised.log"
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    assert loaded(tmp_path / "train.log.gz").ends == loaded(plain).ends
 
 
 def test_an_empty_file_is_refused_as_empty(tmp_path: Path) -> None:

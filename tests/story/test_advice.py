@@ -64,6 +64,14 @@ def send_first(rank: int, inputs: Sequence[torch.Tensor]) -> None:
     dist.recv(torch.ones(1), 1 - rank)
 
 
+def evaluates_once_more(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    for step in range(4):
+        dist.all_reduce(torch.ones(2))
+        if rank == 0 and step == 1:
+            dist.all_reduce(torch.ones(2))
+    dist.barrier()
+
+
 def advised(
     program: Callable[..., Any], inputs: Sequence[int], ways: bool = False, **meta: Any
 ) -> list[str]:
@@ -99,6 +107,13 @@ def test_without_ways_it_says_where_to_look_and_how_to_see_more() -> None:
     assert advice.startswith("All ranks have to issue the same calls in one order. Look at what ")
     assert "rank 0 to barrier" in advice and "rank 1 to all-reduce" in advice
     assert advice.endswith("Recorded with joinlab record --ways, the job can name the branch.")
+
+
+def test_the_line_of_the_first_extra_call_is_named_not_where_the_ranks_stand_at_last() -> None:
+    (advice,) = advised(evaluates_once_more, (1, 1))
+    first = evaluates_once_more.__code__.co_firstlineno
+    line_of = f"all-reduce (test_advice.py:{first + 4}) and rank 1 to all-reduce (:{first + 2})"
+    assert f"Look at what leads rank 0 to {line_of}" in advice
 
 
 def test_traces_are_not_asked_for_twice() -> None:

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from joinlab.jobs.dump import left_out, rank_in
+from joinlab.jobs.kineto import looks_zipped, unzipped, unzipped_head
 from joinlab.jobs.text import barrier, detail, launchers, nccl_log, ncclras, tracebacks, watchdog
 from joinlab.jobs.text.facts import TextFacts
 from joinlab.jobs.text.lines import PREFIX
@@ -48,7 +49,8 @@ ROLE = re.compile(
 
 def looks_like(file: Path, head: bytes) -> bool:
     """Whether a file is text: UTF-16, or without null bytes and not a zip. A log may have bytes
-    that are not UTF-8."""
+    that are not UTF-8, and may be zipped."""
+    head = unzipped_head(head)
     return head.startswith(UTF_16) or (
         bool(head) and not head.startswith(b"PK") and b"\0" not in head
     )
@@ -117,6 +119,8 @@ def _is_text(file: Path) -> bool:
 
 def _text_of(file: Path) -> str:
     data = file.read_bytes()
+    if looks_zipped(data):
+        data, _ = unzipped(file, data)
     return data.decode("utf-16" if data.startswith(UTF_16) else "utf-8", errors="replace")
 
 

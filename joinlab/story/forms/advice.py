@@ -11,7 +11,7 @@ from joinlab.analysis.wording import by_key, differing_text
 from joinlab.backend.calls import is_peer_gone
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import even, meeting, parted, pasted, standing
+from joinlab.story.forms import even, meeting, mismatch, parted, pasted, standing
 from joinlab.story.forms.fates import has_lost_peer, is_timeout
 from joinlab.story.lines import Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, listing, say
@@ -218,7 +218,9 @@ def _what_leads(evidence: Evidence) -> Iterator[Line]:
         if any(end.kind is EndKind.HUNG for end in ends):
             yield InTurn(ways)
     elif not killed:
-        circle, sides = evidence.difference.circle[:2], evidence.difference.present
+        circle = evidence.difference.circle[:2]
+        sides: Sequence[tuple[int, ...]] = evidence.difference.present
+        slot, sides = mismatch.since(evidence) or (slot, sides)
         rows = [meeting.row_of(evidence, slot, side) for side in sides]
         form: type[OfCalls] = WhatLeads
         if len({row["call_site"] for row in rows}) == 1:

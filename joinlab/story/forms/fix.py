@@ -130,7 +130,8 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
         TriedEdit(fix, equal, launched, edits=tuple(map(Edit.of, fix["edits"]))) for fix in fixes
     )
     cure = () if edits else (*advice.unused(evidence), *misused.wait_to_end(evidence))
-    well, runs = all(map(good, evidence.ends)), any(map(_may_go_on, evidence.ends))
+    well = all(map(good, evidence.ends))
+    runs = any(map(_may_go_on, evidence.ends)) and not any(end.proven for end in evidence.ends)
     if edits or raised:
         return (*cure, *raised, *edits)
     if "fixes" in evidence.meta:

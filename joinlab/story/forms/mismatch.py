@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from joinlab.analysis.first_difference import Lead
+from joinlab.analysis.first_difference import Relation, Side
 from joinlab.analysis.matching import Slot, key_of
 from joinlab.analysis.wording import by_key, differing_text
 from joinlab.ops import COUNTERPART, POINT_TO_POINT, Op
@@ -204,20 +204,20 @@ def extra(evidence: Evidence) -> tuple[Line, ...]:
         sides, counts, form = sides[::-1], counts[::-1], Fewer
     fields = evidence.about(evidence.sides(sides), calls)
     headline = form(ahead - behind, counts, **fields)
-    return (headline, *_since(evidence, lead), *meeting.causes(evidence))
+    first = since(evidence)
+    met = (meeting.met(evidence, *first),) if first else ()
+    return (headline, *met, *meeting.causes(evidence))
 
 
-def _since(evidence: Evidence, lead: Lead) -> Iterator[Line]:
-    """The call that met the first extra call, if both came from a line of their own."""
-    difference, sides = evidence.difference, (lead.ahead, lead.behind)
-    slot = difference.slots[difference.first or 0]
+def since(evidence: Evidence) -> tuple[Slot, Sequence[Side]] | None:
+    """Where the first extra call met another, and both sides, if each came from a line of its own."""
+    difference, lead = evidence.difference, evidence.difference.lead
+    if difference.relation is not Relation.MORE or lead is None or difference.joins:
+        return None
+    slot, sides = difference.slots[difference.first or 0], (lead.ahead, lead.behind)
     rows = [difference.call(slot, side[0]) for side in sides if side[0] in slot.calls]
-    if (
-        slot is not difference.slot
-        and not difference.joins
-        and len({row["call_site"] for row in rows}) > 1
-    ):
-        yield meeting.met(evidence, slot, sides)
+    apart = slot is not difference.slot and len({row["call_site"] for row in rows}) > 1
+    return (slot, sides) if apart else None
 
 
 @form
