@@ -26,6 +26,7 @@ MAX_FILES = 100_000
 """A folder with more files is refused, since it cannot be the folder of one job."""
 
 _HEAD_BYTES = 512  # enough of a gzip file to unzip its first words
+_JSON_BYTES = 1 << 16
 
 TEXT = "text of ranks, NCCL or torchrun"
 
@@ -169,6 +170,9 @@ def _warn_of_problems(timeline: Timeline) -> Timeline:
 def _is_record(file: Path, head: bytes) -> bool:
     """Whether a file is a dump or a trace, and no log whose lines are JSON."""
     head = kineto.unzipped_head(head)
+    if head.lstrip()[:1] == b"{":  # a log's first record may be long
+        with file.open("rb") as opened:
+            head = kineto.unzipped_head(opened.read(_JSON_BYTES))
     is_log = text.DOCKER.match(head.decode(errors="replace")) or re.search(rb"\}\s*\n\s*\{", head)
     is_json = head.lstrip()[:1] == b"{" and not is_log and file.name != "error.json"  # torchrun's
     return dump.looks_like_dump(head) or kineto.looks_zipped(head) or is_json

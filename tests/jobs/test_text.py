@@ -146,6 +146,20 @@ def test_a_file_s_number_is_no_rank_where_its_lines_name_another(tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(
+    "names", [("rank_0/stderr.log", "rank_1/stderr.log"), ("rank_0.log", "rank_1.log")]
+)
+def test_a_file_s_rank_is_in_its_name_or_its_folder_s(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """Beside it may be an older part, which was renamed since."""
+    for name, error in zip(names, ("Connection closed by peer", "bad"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(RAISED.replace("KeyError: 7", f"RuntimeError: {error}"))
+    (tmp_path / f"{names[1]}.1").write_text(RAISED)
+    assert loaded(tmp_path).ends[1].text == "RuntimeError: bad"
+
+
 def test_a_label_of_another_role_counts_as_torchrun_s_if_torchrun_names_the_role() -> None:
     labelled = RAISED_BY_4.format(label="[trainer4]:")
     with pytest.raises(TimelineFileError, match="no line says what a rank did"):

@@ -66,8 +66,15 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
                 f"{str(file)!r} was left out: it has {size:,} bytes, more than {MOST_BYTES:,}"
             )
             continue
-        named = files[1:] or re.search(r"rank\D?\d", file.stem)
-        if not take(_text_of(file), facts, rank_in(file.stem) if named else None):
+        parts_begin = file.with_suffix(".0") not in files  # else these are of ranks, say
+        if parts_begin and file.suffix[1:].isdigit() and file.with_suffix("") in files:
+            newer = str(file.with_suffix(""))
+            problems.append(f"{str(file)!r} was left out: an older part of {newer!r}")
+            continue
+        in_folder = re.fullmatch(r"rank\D?\d+", file.parent.name)
+        name = file.parent.name if in_folder and rank_in(file.stem) is None else file.stem
+        named = files[1:] or re.search(r"rank\D?\d", name)
+        if not take(_text_of(file), facts, rank_in(name) if named else None):
             problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
     source = repr(str(files[0]))
     if len(files) > 1:

@@ -28,18 +28,19 @@ LABEL_OF_TEXT = re.compile(
 """Where most lines have one: a mark of a quote, "10.0.0.4: " of pdsh, "train-worker-0 pytorch " of stern."""
 
 LABEL_OF_LINE = re.compile(
-    r"(?m)^(?:(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)|\[pod/[^\]\s]+\]|"
+    r"(?m)^(?:(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?|\[pod/[^\]\s]+\]|"
     r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s:\[]+\[\d+\]:|[\w.-]+-\d+ +\|)(?: |$))+"
 )
-"""The time, "[pod/train-worker-0/pytorch] " of kubectl, "Mar 05 10:00:01 gpu1 train[4021]: " of a
-journal, "trainer-1  | " of Docker."""
+"""The time, of containerd with " stderr F", "[pod/train-worker-0/pytorch] " of kubectl, "Mar 05 10:00:01
+gpu1 train[4021]: " of a journal, "trainer-1  | " of Docker."""
 
 LABEL_OF_RANK = re.compile(
-    r"(?m)^(?:\[(?:[^\]\n]{1,80},)?(?=\d+\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|)|"
-    r"\(\w+ rank=(?=\d+ pid=))(\d+)(?:\]<std(?:err|out)>:|\] \|\| ?| pid=\d+\) \w+ \S+ \S+ \[[^\]\n]+\] ?)"
+    r"(?m)^(?:\[(?:[^\]\n]{1,80},)?(?:mpirank:)?(?=\d+(?:,[\w-]+)?\]<std)|\[[^\]\n]{1,40}\] \w+ \[rank=(?=\d+\] \|\|)|"
+    r"\(\w+ rank=(?=\d+ pid=))(\d+)(?:(?:,[\w-]+)?\]<std(?:err|out)>:|\] \|\| ?| pid=\d+\) \w+ \S+ \S+ \[[^\]\n]+\] ?)"
 )
-""""[1,2]<stderr>:" of Open MPI, "[2]<stderr>:" of Horovod, "[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||"
-of Determined, "(VllmWorker rank=2 pid=7) ERROR 07-23 19:34:51 [executor.py:487] " of vLLM."""
+""""[1,2]<stderr>:" of Open MPI, "[1,mpirank:2,algo-1]<stderr>:" of SageMaker, "[2]<stderr>:" of Horovod,
+"[2027-02-27T21:35:28Z] fa88a9df [rank=2] ||" of Determined, "(VllmWorker rank=2 pid=7) ERROR 07-23 19:34:51
+[executor.py:487] " of vLLM."""
 
 NUMBER = re.compile(r"(?m)^\[(\d+)\](?: |$)")
 """Of a rank, "[1] " of MPICH's and Intel's mpirun -l, or of a process."""
@@ -91,7 +92,9 @@ def as_written(text: str) -> str:
     """The lines as the processes wrote them, without JSON around them, colours, spaces at their ends,
     labels of tools and the boxes of rich. Labels that give the rank become those of srun."""
     text = _without_labels(text)
-    if text.lstrip().startswith("{"):
+    for _ in range(2):  # Docker puts a logger's JSON into its own
+        if not text.lstrip().startswith("{"):
+            break
         records = text.splitlines()
         # of fewer lines it may be the rank of something else
         of_ranks = len(RANK_IN_JSON.findall(text)) > 0.9 * len(records)
