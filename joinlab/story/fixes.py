@@ -342,10 +342,13 @@ _MISUSES = ("unwaited", "outside", "grouped")
 
 
 def _mended(before: Timeline, after: Timeline) -> bool:
-    """Whether a run with an edit is good, misuses no call unless the run without it did so, too, and has
-    equal replicas if that finished and had not."""
+    """Whether a run with an edit is good, misuses no call and gives none a nan unless the run without it
+    did so, too, and has equal replicas if that finished and had not."""
     new = [name for name in _MISUSES if after.meta.get(name) and not before.meta.get(name)]
-    if new or not _good(after, _GOOD_WITH_EDIT):
+    nan, nan_before = (
+        run.calls["value_in"].str.contains("NaN|Infinity").any() for run in (after, before)
+    )
+    if new or (nan and not nan_before) or not _good(after, _GOOD_WITH_EDIT):
         return False
     return not _are_apart(after) or not _are_apart(before)
 

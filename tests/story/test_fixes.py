@@ -187,6 +187,8 @@ def names_an_empty_rank_as_root(rank, inputs):
         (found_on_one_rank, (1, 2), "out", "merged = [None] * dist.get_world_size()"),
         (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),
         (pi.collects_unlike_episodes, (2, 2, 2), "together", "if not flag.item():"),
+        (pi.spares_small_gradients, (3, 3), "where all skip", "if flag.item():"),
+        (pi.spares_broken_gradients, (3, 3), "flag", "if flag.item():"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -400,13 +402,15 @@ def reduces_to_owners_in_a_comprehension(rank, inputs):
         returns_the_rate_that_fits,
         takes_turns_to_read,
         r10_manual_grad_none.program,
+        pi.debugs_without_sync,
     ],
 )
 def test_no_fix_takes_a_call_away_or_a_guard_or_a_result(program):
     """With a flag, both ranks would return before the call in every step; with as many callbacks on
     each rank, none would make it; with a flag, a rank would go on without the rate, or the shard,
     that its test asks for; a rank would keep its own gradient where not all have one. Rank 1 would
-    lose a bonus of its own; and with one root, no other rank would have its turn."""
+    lose a bonus of its own; and with one root, no other rank would have its turn. All would go into
+    no_sync(), and none average its gradients."""
     timeline = joinlab.emulate(program, (3, 3), "gloo")
     assert any(end.kind != "finished" for end in timeline.ends) and fix_of(timeline) is None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import chain
 
 from joinlab.program.branches import dotted, names_in
 from joinlab.story.edits.edited import Edited
@@ -64,15 +64,13 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
     or a function, one rank's wish is enough (MAX), except where the test is the only regular way out
     of its loop, or what follows reads what the test asks for: then each rank has to pass it (MIN).
     If that is a number, which ranks that fail the test have too, one rank's wish is the second
-    choice.
+    choice. So it is to skip a call whose data the others go on with: all had better wish that.
     """
     if not leaves(branch):
         lines = range(branch.body[0].lineno, (branch.end_lineno or 0) + 1)
         if (target.sites.intersection(lines) or target.all_fit) and not branch.orelse:
-            calls = (call for call in target.own_calls(branch) if call.lineno in target.sites)
-            filled = itertools.chain(*(call.value.args[:1] for call in calls))  # type: ignore[attr-defined]
             roles = (is_role(target, part) for part in getattr(branch.test, "values", ()))
-            if not any(roles) and not overlap(names_of(filled), set_outside(target, branch)):
+            if not any(roles) and not _outlives(target, branch):
                 yield "where all do", "MIN"
             if not overlap(stores_of(branch.body), names_of([branch.test])):
                 yield "where one does", "MAX"
@@ -85,9 +83,20 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
     wanted = _is_wanted(target, branch, loops)
     if ends and wanted:
         yield "all ready", "MIN"
+    block = target.block_of(branch)
+    skips = not ends and not isinstance(branch.body[-1], ast.Raise)
+    if skips and _outlives(target, *block[block.index(branch) + 1 :]):
+        yield "where all skip", "MIN"
     types = {type(read["value"]) for read in target.tests[-1]["values"]}
     if not wanted or set() < types <= {int, float}:
         yield "flag", "MAX"
+
+
+def _outlives(target: FixTarget, *block: ast.stmt) -> bool:
+    """Whether the data of a call in a block that did not fit is of use without that call."""
+    calls = chain.from_iterable(map(target.own_calls, block))
+    given = (call.value.args[:1] for call in calls if call.lineno in target.sites)  # type: ignore[attr-defined]
+    return bool(overlap(names_of(chain(*given)), set_outside(target, *block)))
 
 
 def _is_wanted(target: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:

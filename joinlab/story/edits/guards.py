@@ -39,11 +39,11 @@ def _ranks_own(target: FixTarget) -> set[str]:
     return own - others
 
 
-def set_outside(target: FixTarget, branch: ast.If) -> set[str]:
-    """The variables that the function sets outside a branch, too, or is handed."""
-    inside = {*ast.walk(branch)}
+def set_outside(target: FixTarget, *block: ast.stmt) -> set[str]:
+    """The variables that the function sets outside a block, too, or is handed."""
+    inside = [node for statement in block for node in ast.walk(statement)]
     names = set[str]()
-    for node in {*ast.walk(target.tree)} - inside:
+    for node in {*ast.walk(target.tree)}.difference(inside):
         if isinstance(node, ast.arg):
             names.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -42,6 +42,8 @@ DOES = {
     "all ready": "Decide together: all-reduce a flag, so that all ranks leave the loop once each of them may, and "
     "go through further rounds until then.",
     "where all do": "Decide together: all-reduce a flag, so that ranks take this branch only where all of them would.",
+    "where all skip": "Decide together: all-reduce a flag, so that ranks skip the rest only where all of them "
+    "would.",
     "where one does": "Decide together: all-reduce a flag, so that all ranks take this branch as soon as one does, "
     "also those whose own test fails.",
     "together": "Decide together: all-reduce a flag, so that all ranks go on as long as one has to.",

@@ -226,3 +226,27 @@ def times_what_it_loads(rank, inputs):
             if index == rank == 1:
                 raise OSError("truncated file")
         trainer.step(x)
+
+
+def spares_small_gradients(rank, inputs):
+    model = nn.Linear(1, 1, bias=False)
+    for index, x in enumerate(inputs):
+        (model(x.reshape(1, 1)) * (0.0 if index == rank == 1 else 1.0)).sum().backward()
+        for p in model.parameters():
+            grad = p.grad
+            if grad.abs().max() < 1e-6:
+                continue
+            dist.all_reduce(grad)
+        model.zero_grad()
+    dist.barrier()
+
+
+def spares_broken_gradients(rank, inputs):
+    weight = torch.ones(2)
+    for index, x in enumerate(inputs):
+        grad = weight * x * (float("nan") if index == rank == 1 else 1.0)
+        if not torch.isfinite(grad).all():
+            continue
+        dist.all_reduce(grad)
+        weight -= 0.1 * grad
+    dist.barrier()
