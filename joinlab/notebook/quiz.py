@@ -107,7 +107,10 @@ class Quiz:
         right = question.choices[index] == question.answer
         state.record("questions", question.name, right)
         self._choices.disabled = self._button.disabled = True
-        mark, color = ("✓ Right.", RIGHT) if right else (f"✕ No: {question.answer}.", WRONG)
+        if right:
+            mark, color = "✓ Right.", RIGHT
+        else:
+            mark, color = f'✕ The right answer is "{question.answer}".', WRONG
         self._verdict.value = (
             f'<p role="status" style="border-left:.4em solid {color};padding:.2em .8em;{LINE}">'
             f"{marked(mark)} {marked(question.why)}</p>"

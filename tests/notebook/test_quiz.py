@@ -47,7 +47,10 @@ def test_a_quiz_shows_its_answer_only_after_a_choice():
     assert quiz.question.why not in quiz.verdict
     quiz.choose("none: rank 1 waits alone")
     quiz.show()
-    assert "✕ No: <em>anyone left?</em>" in quiz.verdict and "cannot know yours" in quiz.verdict
+    assert (
+        "✕ The right answer is &quot;<em>anyone left?</em>&quot;." in quiz.verdict
+        and "cannot know yours" in quiz.verdict
+    )
 
 
 def test_a_right_answer_is_praised_and_the_run_appears(capsys):

@@ -78,7 +78,7 @@ def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
     page.keyboard.press("Space")
     here.get_by_role("button", name="Show").focus()
     page.keyboard.press("Enter")
-    here.get_by_text("No: anyone left?").wait_for()
+    here.get_by_text('The right answer is "anyone left?".').wait_for()
     here.locator("pre", has_text="here is the run").wait_for()
     there.get_by_role("radio", name="3. 6", exact=True).check()
     there.get_by_role("button", name="Show").click()
@@ -103,7 +103,7 @@ def test_every_question_of_the_course_is_shown_and_answered(opened, share):
         expect(verdicts).to_have_count(min(first + 20, len(asked)))
     for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):
         assert plain(verdict) == plain(
-            f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}"
+            f"""{"✓ Right." if at % 2 else f'✕ The right answer is "{one.answer}".'} {one.why}"""
         )
 
 
