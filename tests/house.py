@@ -109,9 +109,14 @@ def count(text: str, path: Path, figures: Figures) -> None:
                 figures.untyped_names += 1
             case ast.ClassDef(name=name):
                 figures.classes.setdefault(name.lstrip("_"), []).append(path)
+    nested = 0  # Python 3.12 gives an f-string, one token here, in parts
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in TOKENS and token.start[0] not in documentation:
+        kind = tokenize.tok_name[token.type]
+        nested -= kind == "FSTRING_END"
+        counted = token.type in TOKENS or kind == "FSTRING_END"
+        if counted and not nested and token.start[0] not in documentation:
             figures.tokens += 1
+        nested += kind == "FSTRING_START"
     for number, line in enumerate(text.splitlines(), 1):
         if number not in documentation and line.strip() and not line.strip().startswith("#"):
             figures.lines += 1
