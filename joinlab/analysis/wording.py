@@ -1,5 +1,5 @@
-"""Wording: how ranks, calls, tensors and endings are named. The one module of words that several
-rooms share."""
+"""Wording: how ranks, calls, tensors and endings are named. Rooms from the story up
+and those below it share these words; those of the story alone are in `story/words.py`."""
 
 from __future__ import annotations
 

@@ -3,9 +3,11 @@ process that prints, sleeps and dies.
 
 Its parts have one job each, and know the rank by a weak proxy:
 
-    Futures     futures of its calls
-    Reducer     what DDP's C++ code waits for and believes
-    Progress    inputs, passes, and their time
+    Futures        futures of its calls
+    Reducer        what DDP's C++ code waits for and believes
+    InputProgress  inputs, passes, and their time
+    Replicas       checksums of the models and optimizers that DDP wraps
+    Misuse         Works that nobody waited for, and calls of ranks outside their group
 
 On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though,
 tensors lie in the host's memory, and the program computes with them at once; so the thread of the
@@ -78,7 +80,7 @@ def forget_calls() -> None:
 
 
 class Driver(Protocol):
-    """The emulation, as a rank sees it."""
+    """The emulation, as a rank sees it: `Emulation` of run.py, which imports this module."""
 
     knobs: Knobs
     judged: bool

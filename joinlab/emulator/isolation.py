@@ -72,7 +72,7 @@ call's data misread as a size, and all ranks share the memory of this process.""
 class Isolation:
     """Installs everything on entering, restores everything on leaving. One at a time per process.
 
-    owns     the own state of each rank
+    states   of each rank, its own
     backend  of the default group
     program  runs in each rank, on the rank's own copies of all objects that it reaches
     copied   bytes of one rank's copies, roughly
@@ -127,12 +127,10 @@ class Isolation:
             old.state.library_names = library_names
             old.state.torch_random = torch.default_generator.get_state()
             old.state.swapped = swapped
-        if old is not None:
             old.state.names = self._copies.read()
-        if new is not None:
-            self._copies.write(new.state.names)
         if new is None:
             return
+        self._copies.write(new.state.names)
         torch.default_generator.set_state(new.state.torch_random)
         write_swapped(swapped, new.state.swapped)
         self._copies.library_names.give(new.state.library_names)
@@ -349,10 +347,11 @@ def _patch_waits(patches: Patches) -> None:
     wait: Any = torch._C.Future.wait
 
     def pumped(host: Any) -> Any:
-        return lambda future, *args, **kwargs: (
-            host.reducer.before_wait(future),
-            wait(future, *args, **kwargs),
-        )[1]
+        def wait_of_rank(future: Any, *args: object, **options: object) -> Any:
+            host.reducer.before_wait(future)
+            return wait(future, *args, **options)
+
+        return wait_of_rank
 
     def synced(method: object) -> Callable[[object], Any]:
         def of(host: Any) -> object:

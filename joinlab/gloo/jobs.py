@@ -11,7 +11,7 @@ unpacks afterwards:
     the column    ^   ^   ^         what the program means
     what is sent  ^ ^ ^             three elements in a row
 
-A `Job` is one such collective: the memory, what a worker refuses before it sends anything, and what
+A `GlooCollective` is one of them: the memory, what a worker refuses before it sends anything, and what
 it does with the result. Sources are functions of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
 PyTorch v2.13.0; all of it was measured too (tests/gloo/test_gloo_agreement.py).
 """

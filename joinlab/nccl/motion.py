@@ -6,7 +6,7 @@ until the next rank takes it.
 
     Ring.issue(group_rank, motion.steps, motion)
     Ring -> motion.take(step 1, lines 0 to 2, from another rank's motion, its step 0)
-                |  _Piece.move: incoming bytes, this rank's own bytes -> bytes that go on, bytes that are kept
+                |  _RingCollective.move: incoming bytes, this rank's own bytes -> bytes that go on, bytes that are kept
                 v
             motion._out[step 1], from which the next rank's motion takes them
 

@@ -379,9 +379,10 @@ def mirrors(
     does so as well. Seen by others: NVIDIA/nccl#479 (both ranks stand still), #2057 (an error over
     sockets), #2407 (why).
     """
-    return 2 * ((peer - position) % size) != size or {not sends for sends in directions} == set(
-        peer_directions
-    )
+    half_apart = 2 * ((peer - position) % size) == size
+    if not half_apart:
+        return True
+    return {not sends for sends in directions} == {*peer_directions}
 
 
 class Transfer(Protocol):
@@ -516,7 +517,7 @@ class Ring:
                 awake.add(target)
             arrived = 0
             sender: tuple[Transfer | None, int] = (None, 0)
-            if recv and not flags and True in map(False.__eq__, into.flagged[into.received :]):
+            if recv and not flags and not all(into.flagged[into.received :]):
                 self.unsure = True  # counters of other large messages count for this one, too
             if recv and into.received < len(into.sent) and flags is into.flagged[into.received]:
                 arrived = min(recv, into.sent[into.received])

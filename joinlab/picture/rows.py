@@ -165,7 +165,7 @@ def _other_lines(rows: Sequence[CallRow], lanes: Lanes) -> str:
         return ""
 
     def count(site: str) -> int:
-        return sum(len(lanes.get(row["rank"], "1")) for row in rows_by_site[site])
+        return sum(len(lanes.get(row["rank"], [row["rank"]])) for row in rows_by_site[site])
 
     fewest_first = sorted(rows_by_site, key=count)
     texts = [f"{_ranks(rows_by_site[site], lanes)} {site}" for site in fewest_first]

@@ -58,7 +58,7 @@ class CallKind:
     by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
     entered       the recorder's: a call of this kind has returned, so that NCCL has connected what it needs
-    text          the recorder's: `facts` as the text of an event's fields, and
+    text          the recorder's: `facts` as the text of an event's fields
     segment       of the log that has its stack; -1: none yet
     bucket        it reduces gradients
     awaits        the program itself gets a Work of it, which stands for data

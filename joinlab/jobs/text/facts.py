@@ -1,4 +1,5 @@
-"""The facts of a text, by rank: what the readers of its lines fill, and timeline.py makes a Timeline of."""
+"""The facts of a text, by rank: what the readers of its lines fill, and timeline_of_text.py
+makes a Timeline of."""
 
 from __future__ import annotations
 
