@@ -274,6 +274,15 @@ def flat_values(text: str | None) -> list[Any]:
     return list(chain.from_iterable(decode_values(text) or ()))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "input"), counted(3, "input"), counted(0, "call")
+    ('1 input', '3 inputs', '0 calls')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def group_names(
     groups: Mapping[str, Sequence[int]], descriptions: Mapping[str, str]
 ) -> dict[str, str]:
@@ -294,7 +303,7 @@ def group_names(
         if desc not in ("", "undefined", "default_pg"):
             label = desc
         else:
-            label = f"rank{'s' * (len(ranks) > 1)} {numbers}"
+            label = f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers}"
         namesakes = sum(name_before.partition(" (")[0] == label for name_before in names.values())
         names[name] = (
             label

@@ -1,7 +1,8 @@
 """How the package reads, in numbers: `python -m tests.house` prints them.
 
 names        share of the names of parameters and values that say nothing of what they hold, in percent
-dense        comprehensions, conditional expressions and assignment expressions per 1,000 lines of code
+dense        comprehensions, conditional expressions ("s" * (n > 1) is one) and assignment expressions per 1,000
+             lines of code
 untyped      `Any` per 1,000 lines of code
 wide         share of lines of code over WIDTH columns, in percent
 tokens       names, operators and literals: neither a formatter nor a comment changes their number
@@ -43,6 +44,7 @@ class Figures:
     names: Counter[str] = field(default_factory=Counter)
     nodes: Counter[type[ast.AST]] = field(default_factory=Counter)
     untyped_names: int = 0
+    texts_by_condition: int = 0
     classes: dict[str, list[Path]] = field(default_factory=dict)
 
     def per_thousand(self, count: int) -> float:
@@ -62,7 +64,7 @@ class Figures:
 
     @property
     def conditionals(self) -> float:
-        return self.per_thousand(self.nodes[ast.IfExp])
+        return self.per_thousand(self.nodes[ast.IfExp] + self.texts_by_condition)
 
     @property
     def assignment_expressions(self) -> float:
@@ -105,6 +107,15 @@ def count(text: str, path: Path, figures: Figures) -> None:
                 figures.names.update(item.arg for item in (*arguments.args, *arguments.kwonlyargs))
             case ast.Name(id=name, ctx=ast.Store()):
                 figures.names[name] += 1
+            case ast.BinOp(
+                op=ast.Mult(),
+                left=ast.Constant(value=str()) | ast.JoinedStr(),
+                right=ast.Compare()
+                | ast.BoolOp()
+                | ast.UnaryOp()
+                | ast.Call(func=ast.Name(id="bool" | "any" | "all")),
+            ):
+                figures.texts_by_condition += 1
             case ast.Name(id="Any"):
                 figures.untyped_names += 1
             case ast.ClassDef(name=name):

@@ -160,7 +160,7 @@ class _ComparedRun:
             names[rank] = quoted(call) + peer_text(call["op"], call["peer"])
         ranks_by_call = by_key((names.get(rank, "no more calls"), rank) for rank in ranks)
         return ", ".join(
-            f"{ranks_text(issuers)} issue{'s' * (len(issuers) == 1)} {name}"
+            f"{ranks_text(issuers)} {'issues' if len(issuers) == 1 else 'issue'} {name}"
             for name, issuers in ranks_by_call.items()
         )
 

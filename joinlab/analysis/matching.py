@@ -187,9 +187,7 @@ def _slots(
             input=input,
             met=number is not None and _meet(members, backend_of(reading.meta, group), lost),
             pair=pair,
-            differs=()
-            if number is None
-            else differences(members) or ("splits",) * any(misfits(members, reading.groups[group])),
+            differs=() if number is None else _differs(members, reading.groups[group]),
             lost=lost,
             refused=number is None,
         )
@@ -209,6 +207,13 @@ def wrong(timeline: Timeline) -> Flags:
         }
         flags[slots] = np.array([bad[number] for number in examples.tolist()])[of_pattern]
     return flags
+
+
+def _differs(members: Sequence[CallRow], group: Sequence[int]) -> tuple[str, ...]:
+    fields = differences(members)
+    if not fields and any(misfits(members, group)):
+        return ("splits",)
+    return fields
 
 
 def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> bool:

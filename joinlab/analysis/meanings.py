@@ -215,9 +215,10 @@ class Conclusion(NamedTuple):
 
     def __str__(self) -> str:
         """Words to follow "rank 0"."""
-        return f"{self.verb} {self.value}" + f" and concluded that {self.meaning}" * bool(
-            self.meaning
-        )
+        text = f"{self.verb} {self.value}"
+        if self.meaning:
+            text += f" and concluded that {self.meaning}"
+        return text
 
 
 @lru_cache(4096)  # the same few values come again and again

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from joinlab.ops import counted
 from joinlab.program.steps import BY_BACKWARD
 from joinlab.timeline import FROM_TEXT, Ending, EndKind, Meta, Timeline
 
@@ -160,9 +161,8 @@ def size_text(timeline: Timeline) -> str:
     >>> size_text(timeline_from_rows([], [Ending("finished")] * 2, {}))
     '2 ranks'
     """
-    count = timeline.world_size
-    at_least = "at least " * (timeline.meta.get("format") == FROM_TEXT)
-    return f"{at_least}{count} rank{'s' * (count != 1)}"
+    size = counted(timeline.world_size, "rank")
+    return f"at least {size}" if timeline.meta.get("format") == FROM_TEXT else size
 
 
 def at_input(number: int, meta: Meta) -> str:
@@ -233,12 +233,15 @@ def splits_text(splits: Sequence[Sequence[int]]) -> str:
     >>> splits_text([[1, 3], [2]])
     'sends 1, 3 and expects 2 of each'
     """
-    sides = (", ".join(map(str, side[:8])) + ", ..." * (len(side) > 8) for side in splits)
-    to_each, of_each = (
-        f" {word} each" * (len(side) == 1) for word, side in zip(("to", "of"), splits, strict=True)
-    )
-    sent, expected = sides
-    return f"sends {sent}{to_each} and expects {expected}{of_each}"
+    texts = []
+    for side, each in zip(splits, ("to each", "of each"), strict=True):
+        numbers = ", ".join(map(str, side[:8]))
+        if len(side) == 1:
+            numbers += f" {each}"
+        elif len(side) > 8:
+            numbers += ", ..."
+        texts.append(numbers)
+    return f"sends {texts[0]} and expects {texts[1]}"
 
 
 # ---- calls and groups
@@ -294,4 +297,4 @@ def ranks_text(ranks: Sequence[int]) -> str:
             runs.append(f"{first}")
             count = 1  # the next one may begin a run
         remaining = remaining[count:]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(runs)}"
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(runs)}"

@@ -90,8 +90,10 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
         pictures = []
         notes = report.documented(case_runs), "", ""
         for run, note in zip(case_runs.all(), notes, strict=True):
-            pending = ", a call left pending" * any(end.pending for end in run.ends)
-            pictures.append(GalleryRun(run, report.ended(run.ends) + pending, note))
+            ended = report.ended(run.ends)
+            if any(end.pending for end in run.ends):
+                ended += ", a call left pending"
+            pictures.append(GalleryRun(run, ended, note))
         return pictures
 
     cases_of_first = next(iter(tables.values()))

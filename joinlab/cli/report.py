@@ -30,7 +30,7 @@ from joinlab.analysis.wording import (
     shown,
     size_text,
 )
-from joinlab.ops import CallRow, Op
+from joinlab.ops import CallRow, Op, counted
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.judge import look, story_of
@@ -111,7 +111,7 @@ def fabrics(local: str) -> list[tuple[str, str]]:
 def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
     """How each case, by its number, ends with `n` and n + 1 inputs: one line per case."""
     on = " and ".join(sorted({str(case_runs.here.meta["backend"]) for case_runs in runs.values()}))
-    lines = [f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1}"]
+    lines = [f"rank 0: {counted(n, 'input')}, rank 1: {n + 1}"]
     lines += [
         f"{'':39}{'NCCL of':14}{'NCCL today':14}{on}",
         f"{'':39}{'PyTorch 1.9':14}{'modelled':14}run here",
@@ -119,7 +119,8 @@ def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
     for number, case_runs in runs.items():
         cells = []
         for run in case_runs.all():
-            cells.append(ended(run.ends) + "*" * any(end.pending for end in run.ends))
+            pending = any(end.pending for end in run.ends)
+            cells.append(f"{ended(run.ends)}*" if pending else ended(run.ends))
         mark = _mark(case_runs)[0]
         lines.append(
             f"{number:<2}{_cut(_program(case_runs.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}"
@@ -173,7 +174,7 @@ def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
         ):
             why.setdefault(documentation.gloo, []).append(number)
     notes += [
-        f"   case{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}: {note}"
+        f"   {'cases' if len(numbers) > 1 else 'case'} {' and '.join(map(str, numbers))}: {note}"
         for note, numbers in why.items()
     ]
     return Text(
@@ -247,10 +248,8 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
 def _title(run: Timeline, headline: Headline, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
-    heading = (
-        f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')}"
-        f"{' ' * ('backend' in meta)}{meta.get('backend', '')}"
-    )
+    engine = f"{meta.get('engine', 'recorded')} {meta.get('backend', '')}".rstrip()
+    heading = f"{meta.get('program', 'program')} · {engine}"
     if len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1):
         heading += f" · inputs {', '.join(map(str, counts))}"
     elif meta.get("format") != FROM_TEXT:  # a text does not say how many there are
@@ -322,8 +321,9 @@ class _CallTable:
         omitted = ["every row"] if self.part else []
         for count, noun in ((0 if self.part else hidden, "row"), (self.left_out, "lane")):
             if count:
-                omitted.append(f"{count} more {noun}{'s' * (count > 1)}")
-        omitted += ["the rows that matched"] * (folded and not self.part)
+                omitted.append(counted(count, f"more {noun}"))
+        if folded and not self.part:
+            omitted.append("the rows that matched")
         if omitted:
             text, pad = f"--all lists {' and '.join(omitted)}.", " " * 9
             yield from wrap(text, self.line_width - 9, initial_indent=pad, subsequent_indent=pad)
@@ -377,10 +377,11 @@ class _CallTable:
             if row is None or left is None:
                 yield ""
             elif slot.differs:
-                yield "!=" * (not alike(left, row, slot))
+                yield "" if alike(left, row, slot) else "!="
+            elif row["origin"] == left["origin"] and row["call_site"] != left["call_site"]:
+                yield "(!)"
             else:
-                elsewhere = row["call_site"] != left["call_site"]
-                yield "(!)" * (elsewhere and row["origin"] == left["origin"])
+                yield ""
             left = row or left
 
     def _cell(self, slot: Slot, rank: int) -> str:
@@ -403,7 +404,8 @@ class _CallTable:
             remarks.append("nothing meets it")
         elif not slot.pair:
             absent = [rank for rank in slot.absent if self.run.ends[rank].text != LOST]
-            remarks += [f"no call of {ranks_text(absent)}"] * bool(absent)
+            if absent:
+                remarks.append(f"no call of {ranks_text(absent)}")
         open_ranks = by_key(
             (self._state(slot, row), rank)
             for rank, row in rows.items()

@@ -172,7 +172,9 @@ def _figure(arguments: str, figures: Path) -> str:
     )
     heading = f"Case {case}: {start.program.partition(': ')[2]}"
     page = _keep(write_sliders(heading, runs, start, figures / f"{name}.html"))
-    label = f"Case {case} with {_counts(counts)} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
+    label = f"Case {case} with {_counts(counts)} inputs"
+    if era == "1.9":
+        label += ", as in PyTorch 1.9"
     caption = f"{label}, modelled.{_one_of(case, counts, era)}"
     first = _shipped(case, counts, "nccl", era)
     return _live(page, first, caption, after=options.get("after", ""))
@@ -315,7 +317,7 @@ def _form(name: str, ask: str, choices: Sequence[tuple[str, bool]], answer: str)
     """A question as HTML: its choices, each with whether it is right, and the answer, hidden until a
     choice is made."""
     options = "".join(
-        f'<label><input type="radio" name="{name}"{" data-right" * right}> {choice}</label>'
+        f'<label><input type="radio" name="{name}"{" data-right" if right else ""}> {choice}</label>'
         for choice, right in choices
     )
     return (
@@ -387,7 +389,7 @@ def _one_of(number: int, inputs: tuple[int, int], era: str) -> str:
     for rank, ends_of_rank in ends_by_rank:
         if len({end.kind for end in ends_of_rank}) == 1:
             always.append(f"rank {rank} {ENDINGS[ends_of_rank[0].kind].trace}")
-    common = f" In each, {', '.join(always)}." * bool(always)
+    common = f" In each, {', '.join(always)}." if always else ""
     return (
         f" This is one of {len(outcomes)} endings; memory that nobody set decides which.{common} "
         f"In the forum thread of 2021, with PyTorch 1.9.1: {_thread_s(number, inputs)}."
@@ -399,7 +401,9 @@ def _outcome(number: int, outcome: Outcome) -> str:
     ended = _ended(outcome.timeline).replace("an error", escape(error))
     thread = CASES[number].documentation
     words = tuple(ENDINGS[end.kind].trace for end in outcome.ends)
-    return ended + " (the thread)" * bool(thread and thread.ends((5, 6)) == words)
+    if thread and thread.ends((5, 6)) == words:
+        ended += " (the thread)"
+    return ended
 
 
 def _thread_s(number: int, inputs: tuple[int, int]) -> str:

@@ -13,7 +13,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import kineto
 from joinlab.jobs.dump import Dump, Group, Kind, Texts
-from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, counted
 from joinlab.program.labels import Frame, call_site, label
 from joinlab.timeline import (
     CALL_COLUMNS,
@@ -119,8 +119,7 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, notes: list[str]) -> list[D
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
         if size == largest and end is not None and abs(end - usual) > MOST_APART_NS:
             days = abs(end - usual) // MOST_APART_NS
-            distance = f"{days} day{'s' * (days != 1)}"
-            which = "later" if end > usual else "earlier"
+            distance, which = counted(days, "day"), "later" if end > usual else "earlier"
             notes.append(
                 f"{dump.file!r} is of another job: its last call is {distance} {which} than those of most"
             )

@@ -97,7 +97,7 @@ def on_ranks(
         if any(end.kind != "finished" or end.pending for end in timeline.ends):
             story = diagnose(timeline)
             given = f"{size}" if inputs is None else f"inputs={counts}"
-            call = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
+            call = f'ranks({given}, "{backend}")({function.__name__}{", ..." if arguments else ""})'
             lines = []
             for line in story.lines:
                 lines.append(replace(line, how=call) if isinstance(line, Untried) else line)

@@ -27,6 +27,7 @@ from joinlab.launcher.frames import frame
 from joinlab.launcher.monitor import BY_USER, INTERRUPTED, Watch
 from joinlab.launcher.spares import SPARES
 from joinlab.launcher.terminal import Echo, Listener
+from joinlab.ops import counted
 from joinlab.program.program import (
     MAX_RANKS,
     Program,
@@ -294,7 +295,7 @@ def choose_backend(
         )
     if not enough:
         raise LaunchError(
-            f'backend="nccl" was asked to run {ranks} ranks on {gpus} GPU{"s" * (gpus > 1)}. It takes one GPU per '
+            f'backend="nccl" was asked to run {ranks} ranks on {counted(gpus, "GPU")}. It takes one GPU per '
             'rank, or two ranks on a single GPU. Ask for fewer ranks, or use backend="gloo".'
         )
     return "nccl", _sharing(machine["nccl"]) if gpus < ranks else {}

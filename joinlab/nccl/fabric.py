@@ -433,11 +433,12 @@ class NcclFabric(Fabric):
         beside a Timeline."""
         crossed = any(communicator.crossed for communicator in (self._main, *self._pairs.values()))
         large = any(not call.done for call in self._large)
-        return [
-            *[ASSUMES] * (len(self._ranks) > TUNED_RANKS),
-            *[CROSSED] * crossed,
-            *[SENDS_WAIT] * large,
-        ]
+        notes = (
+            (ASSUMES, len(self._ranks) > TUNED_RANKS),
+            (CROSSED, crossed),
+            (SENDS_WAIT, large),
+        )
+        return [note for note, is_so in notes if is_so]
 
     def _where(self, calls: Sequence[EmulatedCall]) -> tuple[Communicator, int]:
         """The communicator that calls issued as one run on, and the group rank of theirs in it.

@@ -82,7 +82,9 @@ def figure(timeline: Timeline) -> go.Figure:
             traces.append(_trace(bar_kind, of_kind, until, per))
     thin = min((bar.high for bar in bars), default=1)
     lanes_px = len(lanes) * max(LANE, round(NAMED / thin))
-    part = f" · {len(reading.listed):,} of {reading.count:,} rows" * reading.is_part
+    part = ""
+    if reading.is_part:
+        part = f" · {len(reading.listed):,} of {reading.count:,} rows"
     names = []
     for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
         lines = f"<b>{html.escape(name)}</b>", html.escape(f"{sign} {word}"), html.escape(detail)
@@ -109,7 +111,7 @@ def _cited(screen: FirstScreen) -> Iterator[str]:
         who = ", ".join(piece.text for piece in line.here)
         if who or line.sign:
             text = " ".join(filter(None, (str(line.number or ""), line.sign, line.text.strip())))
-            yield html.escape(text + f" ◂ {who}" * bool(who))
+            yield html.escape(f"{text} ◂ {who}" if who else text)
     if screen.tried.text:
         yield _lines(screen.tried.text.replace("`", ""))
 
@@ -172,7 +174,7 @@ def _trace(bar_kind: RowKind, bars: Sequence[FigureBar], until: int, per: float)
         x=[max((until if bar.end < 0 else bar.end) - bar.begin, 1) / per for bar in bars],
         text=[html.escape(bar.label, quote=False) for bar in bars], textfont_color=BLACK,
         customdata=[bar.hover for bar in bars], marker_color=FILLS[bar_kind],
-        marker_pattern_shape="/" * (bar_kind is RowKind.WAIT), marker_pattern_fgcolor=INK,
+        marker_pattern_shape="/" if bar_kind is RowKind.WAIT else "", marker_pattern_fgcolor=INK,
         marker_line_color=[EDGE if bar.wrong else OUTLINE for bar in bars],
         marker_line_width=[2.5 if bar.wrong else thin for bar in bars],
         marker_opacity=[0.55 if bar.end < 0 else 1.0 for bar in bars],

@@ -20,7 +20,7 @@ from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.matching import differences, key_of, wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.wording import by_key, input_or_step, ranks_text
-from joinlab.ops import COUNTERPART, CallRow, flat_values
+from joinlab.ops import COUNTERPART, CallRow, counted, flat_values
 from joinlab.picture.rows import DrawnSlot, RowKind, kind, label, plan
 from joinlab.picture.screen import (
     Box,
@@ -263,7 +263,7 @@ class _ScreenBuilder:
         times = sum(part.times for part in folds if part.times > 1)  # the others are setup
         if inputs and times in (0, len(inputs)):
             unit = input_or_step(self.timeline.meta)
-            stack = f"{len(inputs)} {unit}{'s' * (len(inputs) > 1)}"
+            stack = counted(len(inputs), unit)
         elif times:
             stack = f"{times} rounds"
         elif kind(rows[0]) is RowKind.SETUP:

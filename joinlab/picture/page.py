@@ -19,6 +19,7 @@ from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import by_key, measured, ranks_text, shown, title
 from joinlab.archive import check_writable, write_whole
+from joinlab.ops import counted
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
 from joinlab.picture.first_screen import first_screen, folded
@@ -247,7 +248,7 @@ def document(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(tab)}</title>\n<style>\n{sheets}</style>\n</head>\n<body class=page>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f"<header{' class=quiet' * quiet}>\n"
+        f"<header{' class=quiet' if quiet else ''}>\n"
         f'<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n{"".join(body)}'
         f'</main>\n<script type="text/plain" id="data">{packed}</script>\n'
         f'<script type="module">\n{script(f"{name}.js")}</script>\n</body>\n</html>\n'
@@ -318,8 +319,11 @@ def _table(timeline: Timeline) -> Iterator[str]:
             box = column.boxes.get(lane)
             cell = "—"
             if box is not None and box.row is not None:
-                done = " (failed)" * box.failed + " (never completes)" * box.open
-                cell = f"{escape(box.row['origin'] or box.row['op'])}{done}"
+                cell = escape(box.row["origin"] or box.row["op"])
+                if box.failed:
+                    cell += " (failed)"
+                elif box.open:
+                    cell += " (never completes)"
             yield f"<td>{cell}</td>"
         yield f"<td>{escape(column.remark)}</td></tr>\n"
     yield "</tbody>\n</table>\n</div>\n</details>\n"
@@ -331,6 +335,6 @@ def _output(timeline: Timeline) -> Iterator[str]:
             continue
         cut = len(text) - MAX_OUTPUT
         left_out = f"({cut} characters left out; timeline.output has them)\n" if cut > 0 else ""
-        lines = len(text.splitlines())
-        yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
+        lines = counted(len(text.splitlines()), "line")
+        yield f"<details>\n<summary>What rank {rank} printed, {lines}</summary>\n"
         yield f'<pre class="printed" tabindex="0">{left_out}{escape(text[-MAX_OUTPUT:])}</pre>\n</details>\n'

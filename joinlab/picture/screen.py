@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from joinlab.ops import CallRow
+from joinlab.ops import CallRow, counted
 from joinlab.picture.rows import RowKind
 
 Flag = Literal["met", "wrong", "apart", "open"]
@@ -164,7 +164,7 @@ class FirstScreen:
         inputs = self.inputs[lane]
         if inputs is None or (len(self.inputs) > 4 and len({*self.inputs}) == 1):
             return ""
-        return f"{inputs} input{'s' * (inputs != 1)}"
+        return counted(inputs, "input")
 
     def under(self, lane: int) -> str:
         """The text below a lane's name: how many inputs each rank had, and the ranks if there are
@@ -181,7 +181,7 @@ class FirstScreen:
         labels = list(dict.fromkeys(box.label for box in column.drawn))
         if not labels:
             return "no call here"
-        number = f"call{'s' * bool(column.stack)} {column.number}: " if column.number else ""
+        number = f"{'calls' if column.stack else 'call'} {column.number}: " if column.number else ""
         if column.stack:
             return f"{number}{' · '.join(labels)}, {column.remark}"
         if len(column.boxes) > 1 and (column.flag != "open" or len(labels) < 2):

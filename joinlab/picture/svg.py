@@ -131,8 +131,8 @@ class _Picture(Across):
                 yield from _ghost(rect, column.lacks or "nobody")
         number = "missing" if column.missing else column.number
         if index == self.screen.focus:
-            call = "call " * bool(column.numbers)
-            yield _text(centre, SIDE - 24, call + number, 13, BAD, bold=True, anchor="middle")
+            call = f"call {number}" if column.numbers else number
+            yield _text(centre, SIDE - 24, call, 13, BAD, bold=True, anchor="middle")
         elif not column.stack and (not slim or self.spans[index][1] > width_of(number, 12)):
             yield _text(centre, SIDE - 14, number, 12, SOFT, anchor="middle")
         yield from self._between(index, column)

@@ -87,7 +87,9 @@ def ends(
         them = who(ranks)
     if counted and 2 < len(ranks) < world:
         them = Piece(f"{len(ranks)} ranks", ranks=tuple(ranks))
-    return say("{} " + verb + ", a call still pending" * pending, them)
+    if pending:
+        verb += ", a call still pending"
+    return say("{} " + verb, them)
 
 
 def every_rank(count: int) -> str:

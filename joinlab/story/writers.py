@@ -101,8 +101,8 @@ def diff_of(edit: Edit) -> Iterator[str]:
     for hunk in edit.hunks():
         if hunk.kept:
             last = hunk.begin + len(hunk.added) - 1
-            indented = ", indented" * (hunk.added != hunk.removed)
-            more = f" ...  (lines {hunk.begin}-{last}{indented})" * (last > hunk.begin)
+            indented = ", indented" if hunk.added != hunk.removed else ""
+            more = f" ...  (lines {hunk.begin}-{last}{indented})" if last > hunk.begin else ""
             yield f"  {hunk.added[0]}{more}"
         else:
             yield from (f"- {text}" for text in hunk.removed)

@@ -37,6 +37,7 @@ from joinlab.course.judge import (
     trained,
 )
 from joinlab.emulator.emulate import emulate
+from joinlab.ops import counted
 
 # ---- gather_list: one collective for a list of tensors
 
@@ -187,7 +188,7 @@ def _accumulate(answer: Answer, case: Situation) -> None:
             gradients.append(model.layer.weight.grad.item())
         return gradients
 
-    situation = f"{inputs_each} input{'s' * (inputs_each > 1)} of each of {case.ranks} ranks"
+    situation = f"{counted(inputs_each, 'input')} of each of {case.ranks} ranks"
     timeline = run(program, (1,) * case.ranks, situation)
     wanted = run(plainly, (1,), situation).returns[0]
     for rank in range(case.ranks):

@@ -29,7 +29,7 @@ def read(text: str, facts: TextFacts) -> bool:
         rank, error = rank_of(text, match), match[0]
         if match.re is GAVE_UP:
             late = ints(match["late"])
-            who = ranks_text(late) + " of its group" * of_group
+            who = f"{ranks_text(late)} of its group" if of_group else ranks_text(late)
             error = f"{who} failed to pass monitoredBarrier in {match['ms']} ms"
             missed = f"it did not come to rank {rank}'s barrier within {match['ms']} ms"
             if not of_group:

@@ -119,7 +119,7 @@ def take_reports(facts: TextFacts) -> None:
             rank, how, source = int(match["rank"]), exit_text(match), "torchrun"
             if rank in roots and roots[rank][0] == match[0]:  # a report may be written twice
                 others = unread or roots.keys() - {rank}
-                source = FIRST_FAILED + f" on {match['host']}" * bool(others)
+                source = f"{FIRST_FAILED} on {match['host']}" if others else FIRST_FAILED
             elif how == "SIGTERM" and report_root and exit_text(report_root) != how:
                 how += ", since another rank had failed"
             before, ending = facts.ended.get(rank, ""), f"{how} ({source})"

@@ -37,7 +37,7 @@ def timeline_of(facts: TextFacts, source: str, problems: Iterable[str] = ()) -> 
     take_reports(facts)
     ranks = _ranks(facts)
     if not any(rank < MOST_RANKS for rank in ranks):
-        of_last = " of its last attempt" * (LAST_ATTEMPT in facts.notes)
+        of_last = " of its last attempt" if LAST_ATTEMPT in facts.notes else ""
         message = f"cannot open {source}: no line{of_last} says what a rank did."
         for aside in facts.asides[:1]:
             message += f" {aside}"

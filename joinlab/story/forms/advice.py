@@ -169,7 +169,7 @@ class LookAtOutput(Fix):
     memory: bool
 
     def words(self) -> Text:
-        memory = ", and whether [its host|their hosts] ran out of memory" * self.memory
+        memory = ", and whether [its host|their hosts] ran out of memory" if self.memory else ""
         return say("Look at the last output of {}" + memory + ".", self.ranks)
 
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from joinlab.analysis.meanings import FAMILY, MEANINGS, parts
 from joinlab.analysis.wording import good
+from joinlab.ops import counted
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.mismatch import out_of_time
 from joinlab.story.lines import Headline, Line, form
@@ -86,7 +87,7 @@ class AllFinished(Even):
         met = "{} finished; every call met its counterpart"
         if not self.shadows:
             return say(met + ".", everyone)
-        count = f"{self.shadows} shadow call" + "s" * (self.shadows > 1)
+        count = counted(self.shadows, "shadow call")
         did = ": in join(), {} issued {} to match calls of {}."
         return say(met + did, everyone, self.joined, count, self.active)
 
@@ -104,7 +105,7 @@ class SameCalls(Even):
     out_of_time: bool
 
     def words(self) -> Text:
-        fits = "; every call fits" * self.fits
+        fits = "; every call fits" if self.fits else ""
         if self.out_of_time:
             return say("{} [was|were] still running when the time was up{}.", self.ranks, fits)
         bad = [group for group in self.ends if not group.good]

@@ -150,7 +150,7 @@ class Fate(Line):
         if self.after is None:
             return ()
         when = "at" if self.after_is == "open" else "after"
-        failed = ", which failed" * (self.after_is == "failed")
+        failed = ", which failed" if self.after_is == "failed" else ""
         return say(", last seen {} {}{}", when, self.full(self.after), failed)
 
 

@@ -81,7 +81,7 @@ class TriedEdit(Fix):
     def words(self) -> Text:
         fix, passed, raised = self.fix, self.fix["tried"], self.fix.get("raised", 0)
         are = "may be" if fix["kind"] in ("flag", "where all do") else "are then"
-        fewer = f" Some inputs or calls {are} left out." * fix["fewer"]
+        fewer = f" Some inputs or calls {are} left out." if fix["fewer"] else ""
         does = DOES.get(fix["kind"], "Change these lines.")
         if fix.get("root"):
             does += f" It is then always rank 0, whatever {fix['root']} is"
@@ -99,7 +99,7 @@ class TriedEdit(Fix):
         if fix.get("uneven"):
             many = ", ".join(map(str, fix["uneven"]))
             does += f" The ranks' own numbers of inputs stay as they are: they train on {many}."
-        equal = " that are equal on all ranks" * self.equal
+        equal = " that are equal on all ranks" if self.equal else ""
         if fix.get("apart"):
             does += " The replicas differ with it, too."
         counts = f"{passed} of {passed + raised} counts of inputs{equal}"
@@ -162,7 +162,7 @@ class WorkerKilled(Fix):
     memory: bool
 
     def words(self) -> Text:
-        perhaps = ": perhaps its host ran out of memory" * self.memory
+        perhaps = ": perhaps its host ran out of memory" if self.memory else ""
         return say("Look at what killed a DataLoader worker of {}{}.", self.ranks, perhaps)
 
 

@@ -33,8 +33,10 @@ class KeepsWaiting(Headline):
             return say("{} wait for each other{}.", ranks, for_them)
         if not behind:
             return say("{} wait[s|], and no other rank does.", ranks)
-        ending = f", and wait{'s' * (len(ranks) == 1)} for no other rank" * (not self.waits)
-        return say("{} keep[s|] {} waiting{}.", ranks, behind, ending)
+        if self.waits:
+            return say("{} keep[s|] {} waiting.", ranks, behind)
+        waits = "waits" if len(ranks) == 1 else "wait"
+        return say("{} keep[s|] {} waiting, and {} for no other rank.", ranks, behind, waits)
 
 
 @form

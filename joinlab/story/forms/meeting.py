@@ -34,9 +34,8 @@ class Met(Cause):
         gave = self.given or [""] * len(self.calls)
         parts = []
         for index, (ranks, values) in enumerate(zip(self.sides, gave, strict=True)):
-            parts.append(
-                say("{}'s {}{}", ranks, self.with_site(index), f" with {values}" * bool(values))
-            )
+            with_values = f" with {values}" if values else ""
+            parts.append(say("{}'s {}{}", ranks, self.with_site(index), with_values))
         if self.met:
             verb = "met"
         elif self.completed:
@@ -44,13 +43,14 @@ class Met(Cause):
         else:
             verb = "can never meet"
         first = self.calls[0]
+        kinds = ": on gloo calls of different kinds never meet" if self.gloo_kinds else ""
         return say(
             "{}{} {} {}{}.",
             "" if first.number is None else f"Call {first.label or first.number}: ",
             parts[0],
             verb,
             listing(parts[1:]),
-            ": on gloo calls of different kinds never meet" * self.gloo_kinds,
+            kinds,
         )
 
 

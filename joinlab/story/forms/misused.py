@@ -142,7 +142,7 @@ class Overwritten(Headline):
             "{} finished, but {}'s {} got {} where {} gave {}{}.",
             *(every_rank(self.world), self.sides[0], self.noun(0), str(self.got)),
             *(self.sides[1], ", ".join(map(str, self.gave))),
-            ": a tensor was changed before wait()" * self.in_flight,
+            ": a tensor was changed before wait()" if self.in_flight else "",
         )
 
 

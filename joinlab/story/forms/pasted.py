@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from joinlab.analysis.wording import by_key
 from joinlab.backend.calls import NOT_MET, is_peer_gone
-from joinlab.ops import ONE_SIZE, Op
+from joinlab.ops import ONE_SIZE, Op, counted
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.fates import TIMED_OUT
@@ -140,7 +140,8 @@ class TextCalls(FromText):
 
     def call(self, index: int, numbered: bool = True) -> Text:
         number = self.numbers[index] if numbered else ""
-        return say("{}{}{}", self.noun(index), f" {number}" * bool(number), self.sizes[index])
+        numbered_text = f" {number}" if number else ""
+        return say("{}{}{}", self.noun(index), numbered_text, self.sizes[index])
 
 
 class TextApart(TextCalls):
@@ -170,7 +171,9 @@ class TextDiffer(TextCalls):
         label = self.numbers[0]
         if len(set(self.numbers)) > 1:
             return self.all_sides()
-        return self.all_sides(False, f", as {'call ' * label.isdecimal()}{label}" * bool(label))
+        if label.isdecimal():
+            label = f"call {label}"
+        return self.all_sides(False, f", as {label}" if label else "")
 
 
 class DetailDiffers(TextDiffer):
@@ -233,7 +236,7 @@ class TextEnqueued(Cause):
 
     def words(self) -> Text:
         parts = [
-            say("{} had enqueued {}", ranks, f"{number} call{'s' * (number != 1)}")
+            say("{} had enqueued {}", ranks, counted(number, "call"))
             for ranks, number in zip(self.sides, self.numbers, strict=True)
         ]
         return say("{}.", listing(parts))
@@ -545,7 +548,8 @@ def _size(row: CallRow) -> str:
     if row["shape"] is None:
         return ""
     sizes = row["shape"][0]
-    return f" of {'×'.join(f'{size:,}' for size in sizes)} number{'s' * (sizes != [1])}"
+    noun = "number" if sizes == [1] else "numbers"
+    return f" of {'×'.join(f'{size:,}' for size in sizes)} {noun}"
 
 
 def _stood_at(evidence: Evidence, rank: int) -> list[str]:

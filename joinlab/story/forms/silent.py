@@ -261,7 +261,7 @@ class ReplicasDiffer(Headline):
 
 def differing(replica: Replica) -> Text:
     """What differs between replicas: "weight and 3 more"."""
-    what = "the optimizer's state of " * (replica["what"] == "state")
+    what = "the optimizer's state of " if replica["what"] == "state" else ""
     more = f" and {replica['more']} more" if replica.get("more") else ""
     return say("{}{}{}", what, code(replica["name"]), more)
 

@@ -48,7 +48,7 @@ class Stands(Cause):
         ]
         parts = [say("{}in {}", name, text) for name, text in threads]
         verb = "stood" if self.past else "stands"
-        outside = " outside any call:" * self.outside
+        outside = " outside any call:" if self.outside else ""
         return say("{} {}{} {}.", self.ranks, verb, outside, listing(parts))
 
 
