@@ -160,6 +160,9 @@ class RecordingGroup(dist.ProcessGroup):
     def __repr__(self) -> str:
         return repr(self.real)  # in errors, as without a recorder
 
+    def name(self) -> str:
+        return str(self.real.name())  # asked by programs, as without a recorder
+
     def record_of(self, method: Method, args: tuple[object, ...]) -> RecordedGroup:
         """The record of the backend that serves the device of this call's tensors, if there are
         several."""
