@@ -52,6 +52,7 @@ class TraceComparison:
             rejoin = self._meet(i, j, fork)
             if rejoin is None:
                 return self._resumed(first, second) or fork or self._returned(first, second)
+            fork = fork or self._returned(first, second)
             alone = self.first[i : rejoin[0]], self.second[j : rejoin[1]]
             i, j, whole = rejoin
             if fork is not None:
@@ -81,14 +82,13 @@ class TraceComparison:
     def _returned(self, *nexts: TraceStep | None) -> Fork | None:
         """The `return` of one rank, where it leaves the function from the end of a `with` or a
         `finally`."""
-        events = {step.event for step in nexts if step is not None and step.depth == self.depth}
-        returning = (
-            fork
-            for fork in reversed(self.forks)
-            if fork.depth == self.depth and fork.statement.returns
-        )
-        if events == {"line", "return"}:
-            return next(returning, None)
+        here = [step for step in nexts if step is not None and step.depth == self.depth]
+        if {step.event for step in here} != {"line", "return"}:
+            return None
+        for fork in reversed(self.forks):
+            place = fork.depth, fork.tests[0].function
+            if place == (self.depth, here[0].function) and fork.statement.returns:
+                return fork
         return None
 
     def _common(self, i: int, j: int) -> None:
