@@ -412,9 +412,7 @@ class Timeline:
     ends     one Ending per rank
     returns  each rank's return value, as plain data (tensors become numpy arrays); None if it did not return
     output   each rank's stdout and stderr, in the order written
-    again    source of the ranks' traces, in the process that made the Timeline, until its first story
-    mended   the run with the fix that the story shows, in the process that tried it
-    rerun    emulates the program once more, to try fixes: of a launched run, or one that ships
+    live     what the process that made it knows beside: it is not saved
     meta     facts about the run: a `Meta`
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
@@ -427,9 +425,7 @@ class Timeline:
     meta: Meta
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
-    again: list[TraceSource] = field(default_factory=list, init=False, repr=False)
-    mended: list[Timeline] = field(default_factory=list, init=False, repr=False)
-    rerun: list[Callable[[], Timeline]] = field(default_factory=list, init=False, repr=False)
+    live: LiveRun = field(default_factory=lambda: LiveRun(), init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -512,7 +508,7 @@ class Timeline:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its
         path."""
-        if self.again and showing.story is not None:  # the story adds its findings to `meta`
+        if self.live.traces and showing.story is not None:  # the story adds its findings to `meta`
             showing.story(self)
         return archive.save(parts_of(self), path)
 
@@ -542,6 +538,20 @@ class TraceSource(Protocol):
     ) -> Mapping[int, Trace] | str:
         """The steps of these ranks in their windows; {}: unknown; a text: the reason why they
         are."""
+
+
+@dataclass(slots=True)
+class LiveRun:
+    """What can still be found out about a run in the process that made its Timeline.
+
+    traces  source of the ranks' traces, until the first story
+    rerun   emulates the program once more, to try fixes: of a launched run, or one that ships
+    mended  the run with the fix that the story shows, once it was tried
+    """
+
+    traces: TraceSource | None = None
+    rerun: Callable[[], Timeline] | None = None
+    mended: Timeline | None = None
 
 
 class _Derived(dict[object, Any]):

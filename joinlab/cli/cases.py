@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
                     on_output=None,
                     progress=False,
                 )
-                run_here.rerun.clear()  # its fixes are those of the modelled run beside it
+                run_here.live.rerun = None  # its fixes are those of the modelled run beside it
                 before, today = (_modelled(number, n, era) for era in ("1.9", "today"))
             tables[n][number] = report.CaseRuns(case, before, today, run_here)
         screen.print(report.cases_report(tables[n], n))

@@ -115,7 +115,7 @@ def emulate(
     knobs = Knobs(backend, era, barrier_value, pad, costs, seconds, gpu)
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
-    timeline.again.append(Rerun(program, counts, seeds, knobs))
+    timeline.live.traces = Rerun(program, counts, seeds, knobs)
     if emulation.copied > LARGE:
         warnings.warn(
             f"each rank began with a copy of the {emulation.copied / 1e6:,.0f} MB that {program_name(program)} refers "

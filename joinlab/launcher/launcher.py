@@ -140,7 +140,7 @@ def launch(
                 no_progress,
                 ways,
             )
-        timeline.rerun.append(lambda: _emulated(program, meta))
+        timeline.live.rerun = lambda: _emulated(program, meta)
         return timeline
     except LaunchInterrupted:
         raise

@@ -420,7 +420,7 @@ class Bench(View):
         if self._fixing is not None:
             self._fixing.cancel()
             self._fixing = None
-        loop, fixable = event_loop(), timeline.again or timeline.rerun
+        loop, fixable = event_loop(), timeline.live.traces or timeline.live.rerun
         if loop is not None and fixable and not all(map(good, timeline.ends)):
             self._fixing = loop.call_later(REST_S, self._fix, timeline)
 

@@ -179,7 +179,7 @@ class Emulations:
         if timeline is None:
             timeline = self._emulated(setting)
         else:
-            timeline.rerun[:] = [partial(self._emulated, setting)]
+            timeline.live.rerun = partial(self._emulated, setting)
         # one that was cut off perhaps was so only because the machine was busy
         cut_off = any(end.kind is EndKind.KILLED for end in timeline.ends)
         if not cut_off and is_of_this_torch(timeline) and (setting.case or cell is not None):

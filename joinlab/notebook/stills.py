@@ -50,7 +50,7 @@ def _picture(view: Any) -> str:
     if view.covered:
         return f"<p>The live view {GONE}</p>"
     runs = [run for run in (view.timeline, view.beside) if run is not None]
-    untried = any(run.again for run in runs)
+    untried = any(run.live.traces for run in runs)
     story, *_ = map(diagnose, runs)
     if untried:
         view.refresh(view._calls)  # with the fixes that were tried

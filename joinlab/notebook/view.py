@@ -78,8 +78,8 @@ class View(anywidget.AnyWidget):
     @property
     def _drawn_run(self) -> Timeline:
         """The run that the reader looks at."""
-        if self.mended and self._seen.mended:
-            return self._seen.mended[0]
+        if self.mended and self._seen.live.mended:
+            return self._seen.live.mended
         return self._seen
 
     @property
@@ -143,7 +143,7 @@ class View(anywidget.AnyWidget):
     def _mend(self, change: Mapping[str, object]) -> None:
         """Look for the fix, unless it is known; the page has the run with it as soon as it is."""
         self.selected = None
-        if not change["new"] or self._seen.mended:
+        if not change["new"] or self._seen.live.mended:
             return
         try:
             mended = mend(self._seen)

@@ -94,8 +94,8 @@ class LaneData:
         """
         if beside is None:
             run, packed = self._run(timeline, share_lanes, calls)
-            for mended in timeline.mended:
-                run["mended"] = self._add(*self._run(mended, share_lanes, calls))
+            if timeline.live.mended is not None:
+                run["mended"] = self._add(*self._run(timeline.live.mended, share_lanes, calls))
             return self._add(run, packed)
         both, sentence = compared(timeline, beside)
         (run, packed), below = (
@@ -137,7 +137,7 @@ class LaneData:
         run = {
             "title": title(timeline),
             "measured": measured(timeline),
-            "mends": bool(timeline.mended or timeline.rerun)
+            "mends": bool(timeline.live.mended or timeline.live.rerun)
             and not timeline.meta.get("fixes_hidden")
             and not all(map(good, timeline.ends)),
             "scene": _screen(screen, timeline),

@@ -99,5 +99,5 @@ def keep_traces(timeline: Timeline, traces: Mapping[int, deque[TraceStep]]) -> T
     """Attach these traces to a Timeline, so that its story can find where they diverge; return the
     Timeline."""
     if any(traces.values()):
-        timeline.again.append(KeptTraces(traces))
+        timeline.live.traces = KeptTraces(traces)
     return timeline

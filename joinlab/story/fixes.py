@@ -102,11 +102,12 @@ def find_fixes(evidence: Evidence, source: object) -> None:
             cut = cut or late
             if late or (fixes and not any(_price(fixes[-1]))):
                 break
-    best = sorted(fixes, key=_price)[:1]
-    timeline.meta["fixes"] = [fix for fix, _ in best]
+    timeline.meta["fixes"] = []
+    if fixes:
+        best, timeline.live.mended = min(fixes, key=_price)
+        timeline.meta["fixes"].append(best)
     if cut:
         timeline.meta["fixes_cut"] = True
-    timeline.mended[:] = [run for _, run in best]
 
 
 def _price(tried: tuple[PlainFix, Timeline]) -> tuple[bool, bool, bool]:

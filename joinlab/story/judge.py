@@ -54,8 +54,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
 def without_fixes(timeline: Timeline) -> Timeline:
     """The same run, of which story and picture say what went wrong, and not how to mend it."""
     copy = replace(timeline, meta={**timeline.meta, "fixes_hidden": True})
-    copy.again.extend(timeline.again)
-    copy.rerun.extend(timeline.rerun)
+    copy.live.traces, copy.live.rerun = timeline.live.traces, timeline.live.rerun
     return copy
 
 
@@ -63,8 +62,9 @@ def look(evidence: Evidence) -> Evidence:
     """The evidence with where the traces diverge and what fixes it, which the first call finds and
     stores in the Timeline's meta."""
     timeline = evidence.timeline
-    if timeline.again:
-        _follow(evidence, timeline.again.pop())
+    traces, timeline.live.traces = timeline.live.traces, None
+    if traces is not None:
+        _follow(evidence, traces)
     if _is_emulated_unasked(timeline):
         _look_at_emulation(timeline)
     return Evidence(timeline, evidence.folding)
@@ -89,7 +89,7 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
     without side effects, and without a rank that may be in an endless loop."""
     meta = timeline.meta
     return (
-        bool(timeline.rerun)
+        timeline.live.rerun is not None
         and meta["engine"] == "launched"
         and meta["backend"] == "gloo"
         and meta["seconds"] <= SHORT_S
@@ -103,15 +103,17 @@ def _is_emulated_unasked(timeline: Timeline) -> bool:
 def _look_at_emulation(timeline: Timeline) -> None:
     """Emulate a launched program. If it ends as it did with the same calls, what is found there
     holds for the launch: where the traces diverge, and the fixes that were tried."""
+    rerun = timeline.live.rerun
+    assert rerun is not None
     try:
-        emulated = timeline.rerun[0]()
+        emulated = rerun()
     except (LaunchError, ProgramError) as refusal:
         timeline.meta["not_emulated"] = str(refusal)
         return
-    timeline.rerun[:] = [lambda: emulated]
+    timeline.live.rerun = lambda: emulated
     if _outcome(emulated) != _outcome(timeline):
         return
-    timeline.rerun.clear()
+    timeline.live.rerun = None
     emulated.meta["fixes_hidden"] = timeline.meta.get("fixes_hidden", False)
     look(Evidence(emulated))
     if "parting" in emulated.meta and "parting" not in timeline.meta:
@@ -126,7 +128,7 @@ def _take_fixes(timeline: Timeline, emulated: Timeline) -> None:
     timeline.meta.setdefault("fixes", emulated.meta.get("fixes", []))
     if emulated.meta.get("fixes_cut"):
         timeline.meta["fixes_cut"] = True
-    timeline.mended.extend(emulated.mended)
+    timeline.live.mended = emulated.live.mended
 
 
 def _outcome(timeline: Timeline) -> tuple[list[object], list[tuple[object, ...]]]:
@@ -149,11 +151,13 @@ def mend(timeline: Timeline) -> Timeline | None:
     """
     if timeline.meta.get("fixes_hidden"):
         return None
-    if not timeline.mended and timeline.rerun:
-        emulated = timeline.rerun.pop()()
+    live = timeline.live
+    if live.mended is None and live.rerun is not None:
+        rerun, live.rerun = live.rerun, None
+        emulated = rerun()
         diagnose(emulated)
         _take_fixes(timeline, emulated)
-    return timeline.mended[0] if timeline.mended else None
+    return live.mended
 
 
 def tell(timeline: Timeline) -> Story:

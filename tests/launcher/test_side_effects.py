@@ -133,9 +133,9 @@ def test_a_program_that_may_be_in_an_endless_loop_is_not_run_again() -> None:
         program, (1, 1), "gloo", on_output=None, progress=False, no_progress=0.5
     )
     assert not any(end.proven for end in timeline.ends)
-    again = list(timeline.rerun)
+    rerun = timeline.live.rerun
     assert joinlab.diagnose(timeline).of(LineKind.FIX) == ()  # an emulation would not end, either
-    assert timeline.rerun == again
+    assert timeline.live.rerun is rerun
 
 
 @pytest.mark.parametrize("on_its_way", [False, True], ids=["in the wait", "on its way into it"])
@@ -153,5 +153,5 @@ def test_a_launch_that_gloo_itself_aborted_has_its_parting(on_its_way: bool) -> 
     # gloo's thread may abort the process before its own has recorded that it waits
     aborted = replace(timeline.ends[0], call=None, group=None) if on_its_way else timeline.ends[0]
     copy = replace(timeline, ends=(aborted, timeline.ends[1]))
-    copy.rerun.extend(timeline.rerun)
+    copy.live.rerun = timeline.live.rerun
     assert len(joinlab.diagnose(copy).of(LineKind.PARTING)) == 1

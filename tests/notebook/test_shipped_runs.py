@@ -95,7 +95,7 @@ def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, at):
     # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
     gc.collect()
     fresh, found = emulated(case, (2, 3), *at), recorded.recorded(case, (2, 3), *at)
-    assert not found.again and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
+    assert not found.live.traces and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
 
 
 def test_every_position_of_the_cases_ships_and_no_other():

@@ -92,4 +92,4 @@ def test_counts_that_are_none_are_refused(counts, message):
 
 def test_the_run_that_a_map_begins_with_has_its_fix():
     found = sweep(cases.case_4, range(3))
-    assert found._repr_html_() and found.timelines[found.hangs[0]].mended
+    assert found._repr_html_() and found.timelines[found.hangs[0]].live.mended

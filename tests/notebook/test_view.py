@@ -89,7 +89,7 @@ def test_the_run_with_the_fix_is_drawn_in_its_place_until_it_is_undone():
     view.selected = len(match(timeline)) - 1
     view.mended = True
     assert view.selected is None
-    view.selected = len(match(timeline.mended[0])) - 1
+    view.selected = len(match(timeline.live.mended)) - 1
     # of the run that one sees
     assert view.calls["origin"].to_list() == ["all-reduce (barrier)"] * 2
     view.mended = False

@@ -212,7 +212,7 @@ def test_a_launched_runs_fix_is_looked_for_at_a_press_and_can_be_undone(notebook
     button.click()
     expect(ends).to_have_text(["✓ finished", "✓ finished"])
     expect(here.locator(".jl-do")).to_contain_text("The program with the fix, emulated.")
-    notebook.wait_for("view.mended and len(view.timeline.mended)", 1)
+    notebook.wait_for("view.mended and bool(view.timeline.live.mended)", True)
     button.click()
     expect(ends).to_have_text(["✕ waits…", "✕ waits…"])
     expect(here.locator(".jl-do")).to_contain_text("Tried, emulated: both finish.")

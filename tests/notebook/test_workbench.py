@@ -684,9 +684,9 @@ def test_a_bench_without_a_cure_shows_no_fix() -> None:
 def test_a_cases_fix_is_applied_by_emulating_it_and_undone_by_a_move() -> None:
     made = bench(case=4, inputs=(2, 3))
     run = made.timeline
-    assert not run.mended and "fixes" in run.meta  # it ships
+    assert not run.live.mended and "fixes" in run.meta  # it ships
     made.mended = True
-    assert [end.kind for end in run.mended[0].ends] == ["finished"] * 2
+    assert [end.kind for end in run.live.mended.ends] == ["finished"] * 2
     data, _ = lane_data(made._packed)
     assert data["runs"][data["runs"][-1]["mended"]]["scene"]["ends"][1][0] == "✓"
     made.counts = (2, 4)

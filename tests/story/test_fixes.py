@@ -875,7 +875,7 @@ def names_a_group_of_its_node(rank, inputs):
 def test_the_group_of_the_ranks_that_make_a_call_is_passed(program, returns, backend):
     timeline = joinlab.emulate(program, (2, 2, 2, 2), backend)
     fix = fix_of(timeline)
-    assert fix.fix["kind"] == "group" and timeline.mended[0].returns == returns
+    assert fix.fix["kind"] == "group" and timeline.live.mended.returns == returns
     assert "joining" not in fix.fix
 
 
@@ -903,7 +903,7 @@ def adds_up_what_two_ranks_have(rank, inputs):
 def test_what_is_meant_for_all_ranks_does_not_stay_in_a_group(program):
     timeline = joinlab.emulate(program, (1, 1, 1, 1), "gloo")
     assert fix_of(timeline).fix["kind"] == "out"
-    assert timeline.mended[0].returns == (5.0, 5.0, 5.0, 5.0)
+    assert timeline.live.mended.returns == (5.0, 5.0, 5.0, 5.0)
 
 
 def test_a_group_is_passed_to_no_call_of_all_ranks():
@@ -947,18 +947,18 @@ def ends_well(timeline):
 
 def test_the_run_with_the_fix_is_kept_and_every_rank_finishes():
     timeline = joinlab.emulate(joinlab.cases.case_4, (5, 6))
-    assert not timeline.mended
+    assert not timeline.live.mended
     assert fix_of(timeline).fix["kind"] == "behind"
-    assert mend(timeline) is timeline.mended[0] and ends_well(timeline.mended[0])
-    assert not ends_well(timeline) and timeline.mended[0].meta["inputs"] == [5, 6]
-    barriers = timeline.mended[0].calls.filter(origin="all-reduce (barrier)")
+    assert mend(timeline) is timeline.live.mended and ends_well(timeline.live.mended)
+    assert not ends_well(timeline) and timeline.live.mended.meta["inputs"] == [5, 6]
+    barriers = timeline.live.mended.calls.filter(origin="all-reduce (barrier)")
     assert barriers.height == 2  # behind the loop, one a rank
 
 
 def test_a_launched_run_is_emulated_once_somebody_asks_for_its_fix():
     timeline = joinlab.launch(joinlab.cases.case_4, (2, 3), "gloo", on_output=None, progress=False)
     timeline.meta["side_effects"] = {0: "wrote a file"}  # or it were emulated unasked
-    assert isinstance(fix_of(timeline), Untried) and not timeline.mended
+    assert isinstance(fix_of(timeline), Untried) and not timeline.live.mended
     mended = mend(timeline)
     assert mended.meta["engine"] == "emulated" and ends_well(mended)
     fix = fix_of(timeline)

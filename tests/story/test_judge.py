@@ -93,7 +93,7 @@ def test_the_story_says_why_a_launched_program_cannot_be_emulated():
 
     timeline = case_timeline(4, 2)
     timeline.meta["seconds"] = 1.0
-    timeline.rerun.append(refused)
+    timeline.live.rerun = refused
     assert diagnose(timeline).texts(LineKind.FIX) == (
         "No fix was tried, as the program cannot be emulated: rank 0 has a thread (train.py:3).",
     )

@@ -113,7 +113,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     if facts.asides:
         timeline.meta["asides"] = [*timeline.meta.get("asides", ()), *dict.fromkeys(facts.asides)]
     merged = replace(timeline, ends=tuple(ends))
-    merged.again.extend(timeline.again)
+    merged.live.traces = timeline.live.traces
     return merged
 
 
