@@ -80,6 +80,11 @@ RESTARTED = re.compile(
 )
 """A signal that met ranks which had been started again."""
 
+STARTS = re.compile("Setting OMP_NUM_THREADS environment variable for each process")
+"""What a torchrun writes before it starts its ranks."""
+
+OF_RANK = re.compile(r"\[[Rr]ank ?(?P<rank>\d+)\]")
+
 FAILING = re.compile(r"\[rank(?P<rank>\d+)\]: ?(?:\[[EF]\d|Traceback )")
 
 OF_LIBRARY = re.compile(
@@ -188,8 +193,8 @@ def _lines_of_programs(text: str) -> Iterable[str]:
 def last_job(text: str, facts: TextFacts) -> str:
     """What follows the report of a torchrun whose ranks fail once more: they were gone when it
     was written. It names some of them; all between are of its host. Also what follows the counts of a
-    rank's calls that fall: another process has counted from 0."""
-    begin = _last_counted_anew(text)
+    rank's calls that fall, since another process has counted from 0, or another torchrun's start."""
+    begin = max(_last_counted_anew(text), _last_started(text))
     failing = [*FAILED.finditer(text), *FAILING.finditer(text)]
     for failures, root in reports(text):
         if root is None:
@@ -206,6 +211,21 @@ def last_job(text: str, facts: TextFacts) -> str:
     if begin:
         facts.notes.add("of several jobs, the last")
     return text[begin:]
+
+
+def _last_started(text: str) -> int:
+    """Where the last torchrun starts of whose ranks there are lines before, too; 0 if none does. Those
+    of another host have ranks of their own."""
+    lines: dict[str, list[int]] = {}
+    for match in OF_RANK.finditer(text):
+        lines.setdefault(match["rank"], []).append(match.start())
+    starts = [match.start() for match in STARTS.finditer(text)]
+    again = (
+        start
+        for start in starts
+        if any(places[0] < start < places[-1] for places in lines.values())
+    )
+    return max(again, default=0)
 
 
 def _last_counted_anew(text: str) -> int:
