@@ -91,12 +91,10 @@ class FirstDifference:
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
-        self.timeline, self.meta, self.ends, self.folding = (
-            timeline,
-            timeline.meta,
-            timeline.ends,
-            folding,
-        )
+        self.timeline = timeline
+        self.meta = timeline.meta
+        self.ends = timeline.ends
+        self.folding = folding
         self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
         self.slot_index = next(

@@ -164,11 +164,9 @@ def _slots(
     input: int | None = None
     skipped: Mapping[str, Mapping[int, int]] = reading.meta.get("skipped", {})
     for members, hidden in members_of_slots:
-        group, number, pair = (
-            members[0]["group"],
-            members[0]["number"],
-            members[0]["op"] in POINT_TO_POINT,
-        )
+        group = members[0]["group"]
+        number = members[0]["number"]
+        pair = members[0]["op"] in POINT_TO_POINT
         lost = () if number is None else tuple(hidden)
         if number is not None and not pair and group in skipped:
             lost = (

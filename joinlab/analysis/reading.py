@@ -77,10 +77,8 @@ class Reading:
         self.groups |= dict.fromkeys(sorted({*used} - self.groups.keys()), ())
         self.names = [*self.groups]
         index = {name: number for number, name in enumerate(self.names)}
-        old, new = (
-            pl.Series(used, dtype=pl.String()),
-            pl.Series([index[name] for name in used], dtype=pl.Int64()),
-        )
+        old = pl.Series(used, dtype=pl.String())
+        new = pl.Series([index[name] for name in used], dtype=pl.Int64())
         codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
         self.group: Numbers = codes.to_numpy().astype(np.int64)  # of no calls, they are objects
         for member in np.flatnonzero(np.bincount(self.member, minlength=1)).tolist():

@@ -468,10 +468,8 @@ class _Finding:
         for rank, missing in job.absent:
             yield reasons.MayWait([rank], [missing], "")
         for group, recorded in job.members.items():
-            stuck, absent = (
-                [member for member in recorded if (group, member) in job.open],
-                job.unknown & {*job.groups[group]},
-            )
+            stuck = [member for member in recorded if (group, member) in job.open]
+            absent = job.unknown & {*job.groups[group]}
             if stuck and absent:
                 name = group_text(job.timeline.meta, group)
                 yield reasons.MayWait(stuck, sorted(absent), name)

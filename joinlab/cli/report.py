@@ -206,10 +206,12 @@ def _mark(runs: CaseRuns) -> tuple[str, str]:
     matches = [a == b for a, b in zip(verbs, expected, strict=True)]
     plain = {ending.trace for ending in ENDINGS.values()}
     text = "; ".join(f"rank {rank} {end}" for rank, end in enumerate(expected))
+    if all(matches):
+        return "=", text
     contradicts = any(
         end in plain for end, matched in zip(expected, matches, strict=True) if not matched
     )
-    return "=" if all(matches) else "≠" if contradicts else "~", text
+    return "≠" if contradicts else "~", text
 
 
 def _program(case: Case) -> str:

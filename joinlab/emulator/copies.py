@@ -98,11 +98,9 @@ class Copies:
 
     def __init__(self, program: object, ranks: int) -> None:
         pickler = _CopyPickler(program)
-        self._pickled, self._kept, self._bindings = (
-            pickler.pickled(),
-            pickler.kept,
-            pickler.bindings,
-        )
+        self._pickled = pickler.pickled()
+        self._kept = pickler.kept
+        self._bindings = pickler.bindings
         self.library_names = pickler.library_names
         self._before = self.read()
         self._name = program_name(program)

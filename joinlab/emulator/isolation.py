@@ -188,11 +188,9 @@ class Isolation:
         """Read what ranks may change; return a function that restores it."""
         self._copies = Copies(self._program, len(self._states))
         self.copied = self._copies.nbytes
-        state, legacy, swapped = (
-            torch.default_generator.get_state(),
-            np.random.get_state(),
-            read_swapped(),
-        )
+        state = torch.default_generator.get_state()
+        legacy = np.random.get_state()
+        swapped = read_swapped()
         cwd = self._cwd = os.getcwd()
         self._leftovers.read()
         environ = self._environ = _environ._data

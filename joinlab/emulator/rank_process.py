@@ -71,11 +71,9 @@ def patch_process(patches: Patches, pid: int) -> None:
         refuse = _refusal(f"os.{name} {_NO_ID}")
         patches.for_ranks(os, name, lambda host, refuse=refuse: refuse)  # type: ignore[misc]
     if sys.platform != "win32":
-        group, thread, limit = (
-            _no_kill("os.killpg", os.killpg),
-            _no_kill("pthread_kill", signal.pthread_kill),
-            _limits(),
-        )
+        group = _no_kill("os.killpg", os.killpg)
+        thread = _no_kill("pthread_kill", signal.pthread_kill)
+        limit = _limits()
         patches.for_ranks(os, "killpg", lambda host: group)
         patches.for_ranks(signal, "pthread_kill", lambda host: thread)
         patches.for_ranks(resource, "setrlimit", lambda host: limit)

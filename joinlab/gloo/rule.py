@@ -249,12 +249,10 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
 
     even  the messages of all ranks are of one size: then it does not matter, for a call with a root, if it is not known
     """
-    size, op, nbytes, item = (
-        len(ranks),
-        op_of(call.op),
-        call.nbytes,
-        _ITEM_BYTES.get(call.dtype or ""),
-    )
+    size = len(ranks)
+    op = op_of(call.op)
+    nbytes = call.nbytes
+    item = _ITEM_BYTES.get(call.dtype or "")
     if op is None or (FACTS[op].rooted and call.root not in ranks):
         return None
     if even and FACTS[op].rooted and (nbytes is None or item is None):

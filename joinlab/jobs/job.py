@@ -294,11 +294,9 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
         _label(kinds[index // len(stacks)], stacks[index % len(stacks)])
         for index in np.flatnonzero(occurs).tolist()
     ]
-    title, kind, stack = (
-        pl.lit(pl.Series((np.cumsum(occurs) - 1)[pair])),
-        pl.col("kind"),
-        pl.col("stack") + 1,
-    )
+    title = pl.lit(pl.Series((np.cumsum(occurs) - 1)[pair]))
+    kind = pl.col("kind")
+    stack = pl.col("stack") + 1
     # distinct values, and the number of each call's
     sources: dict[str, tuple[Sequence[object], pl.Expr]] = {
         "origin": (labels, title),
@@ -419,10 +417,8 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, GroupP
     does; they have no entries.
     """
     counts: dict[str, dict[int, GroupProgress]] = {}
-    reached, on_gloo = (
-        _reached(dumps, texts),
-        {kind.group for kind in texts.kinds if kind.backend == "gloo"},
-    )
+    reached = _reached(dumps, texts)
+    on_gloo = {kind.group for kind in texts.kinds if kind.backend == "gloo"}
     for dump in dumps:
         names = _status_names(dump)
         for number, status in dump.status.items():

@@ -319,10 +319,8 @@ def steps_to_peers(
 ) -> Sequence[RingStep]:
     """The steps of a call that NCCL makes of sends and recvs."""
     if call.op in POINT_TO_POINT:
-        lines, peer = (
-            lines_of(part.nbytes()),
-            1 - group_rank if size == 2 else call.source_group_rank,
-        )
+        lines = lines_of(part.nbytes())
+        peer = 1 - group_rank if size == 2 else call.source_group_rank
         return [RingStep(None, lines, peer) if call.op is Op.SEND else RingStep(lines, None, peer)]
     return peer_steps(
         call.op,

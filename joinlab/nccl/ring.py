@@ -115,8 +115,11 @@ def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
     >>> aligns((2, 29, 7)), aligns((2, 7, 8)), aligns(())
     ((16,), (512,), (16, 512))
     """
-    eras = ["today"] if version >= (2, 22) else ["1.9"] if version == (2, 7, 8) else ALIGNS
-    return tuple(ALIGNS[era] for era in eras)
+    if version >= (2, 22):
+        return (ALIGNS["today"],)
+    if version == (2, 7, 8):
+        return (ALIGNS["1.9"],)
+    return (*ALIGNS.values(),)
 
 
 BUFFERED_BYTES = NCCL_STEPS * 128 * 1024
@@ -501,10 +504,8 @@ class Ring:
             target = (index + 1) % size if peer is None else peer
             # a crossed edge: sent data does not reach the receiver
             ends = ("to", "from") if step.crossed else ("", "")
-            into, out = (
-                self._edge(source, index, peer is None, ends[0]),
-                self._edge(index, target, peer is None, ends[1]),
-            )
+            into = self._edge(source, index, peer is None, ends[0])
+            out = self._edge(index, target, peer is None, ends[1])
             if step.drained and len(out.sent) > out.received:
                 return awake
             if send is not None and not state.begun:

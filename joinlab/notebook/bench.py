@@ -155,12 +155,10 @@ class Bench(View):
     ) -> None:
         if program is not None:
             check_program(program)
-        self.own_program, self.timeout, self.predict, self.cure = (
-            program,
-            timeout,
-            bool(predict),
-            cure,
-        )
+        self.own_program = program
+        self.timeout = timeout
+        self.predict = bool(predict)
+        self.cure = cure
         self.scores: list[Score] = []
         self._by_page = False
         self._blank: Timeline | None = None  # drawn while the run is covered
@@ -344,11 +342,12 @@ class Bench(View):
             knobs_here = knobs(self._now, self.case)
             can_run = can_run and not missing(self._now, len(self.counts))
         ships = self._setting_of(1, (0, 0)).ships and self.cure and not self.predict
+        go = "Show" if self._asks else ""
         self.controls = {
             "programs": self.programs,  # number and name of each to choose from
             "engines": self._engines(),
             "knobs": knobs_here,  # those of "barrier_value" and "pad" that matter
-            "go": "▶ Run" if launched else "Show" if self._asks else "",  # of a button; "" hides it
+            "go": "▶ Run" if launched else go,  # of a button; "" hides it
             "can_go": can_run and not self._unpredicted,
             "launches": launched,  # whether the run can be stopped
             "comparing": self.beside is not None,

@@ -24,10 +24,16 @@ _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMWG@%—…✓�
 
 def width_of(text: str, size: float) -> float:
     """About how wide a text is drawn, px."""
-    return size * sum(
-        0.32 if c in _NARROW else 0.86 if c in _WIDE else 0.66 if c.isupper() else 0.56
-        for c in text
-    )
+    return size * sum(map(_width, text))
+
+
+def _width(character: str) -> float:
+    """Of its height."""
+    if character in _NARROW:
+        return 0.32
+    if character in _WIDE:
+        return 0.86
+    return 0.66 if character.isupper() else 0.56
 
 
 def behind(screen: FirstScreen) -> int:
@@ -70,9 +76,8 @@ def along(screen: FirstScreen, room: float) -> tuple[list[tuple[float, float]], 
         offset, laid = 0.0, []
         for before, column in zip((None, *columns), columns, strict=False):
             if before is not None:
-                loud = column.far or before.far
-                calm = column.size == before.size == "slim"
-                offset += sizes["far"] if loud else sizes["gap"] if calm else sizes["wide"]
+                gap = "gap" if column.size == before.size == "slim" else "wide"
+                offset += sizes["far" if column.far or before.far else gap]
             laid.append((offset, sizes[column.size]))
             offset += sizes[column.size]
         return laid, offset

@@ -154,7 +154,7 @@ class _Picture(Across):
         edge = BAD if extra or loud or box.failed else ""
         whole = rect._replace(w=rect.w + overhang)
         yield _rect(whole, FILLS[box.kind], 6 if slim else 8, edge, 2.4, style)
-        size = 17 if big else 12 if slim else 14
+        size = {"big": 17, "slim": 12}.get(column.size, 14)
         sub = "extra" if extra else self.screen.below(index, lane)
         yield from _words(rect, box.label, ink_of(box.kind), size, loud or extra, sub)
 

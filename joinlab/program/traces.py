@@ -510,10 +510,8 @@ def _named(frame: FrameType, name: str) -> Any:
     if name.endswith("]"):
         container, _, key = name[:-1].rpartition("[")
         with suppress(LookupError, ValueError, SyntaxError):
-            holder, item = (
-                _named(frame, container),
-                _named(frame, key) if key[0].isidentifier() else literal_eval(key),
-            )
+            holder = _named(frame, container)
+            item = _named(frame, key) if key[0].isidentifier() else literal_eval(key)
             if isinstance(holder, dict) and type(item) in (str, int):
                 return dict.get(holder, item, frame)
             if type(holder) in (list, tuple) and type(item) is int:

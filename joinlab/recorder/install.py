@@ -342,11 +342,9 @@ def _patch_spans(recorder: Recorder) -> None:
 def _patch_futures(recorder: Recorder) -> None:
     """Record waits on futures, the program's and the join hook's, one per bucket in the order of
     issue, and their callbacks."""
-    wait, then, add_done_callback = (
-        torch._C.Future.wait,
-        torch._C.Future.then,
-        torch._C.Future.add_done_callback,
-    )
+    wait = torch._C.Future.wait
+    then = torch._C.Future.then
+    add_done_callback = torch._C.Future.add_done_callback
 
     def recorded_then(self: Any, callback: Any) -> object:
         waits = recorder.waits

@@ -212,10 +212,8 @@ def _small_ddp(answer: Answer, case: Situation) -> None:
         return _waits_for_all(answer, case)
     for backend in case.backends:
         situation = f"{_given(case)} on {backend}"
-        built, real = (
-            _trained(lambda module: answer(module, case.bucket), case, backend, situation),
-            _by_ddp(case, backend),
-        )
+        built = _trained(lambda module: answer(module, case.bucket), case, backend, situation)
+        real = _by_ddp(case, backend)
         _begins_alike([begun for begun, _ in built.returns], case, backend, situation)
         for rank in range(case.ranks):
             number, difference_text = difference(_reductions(built, rank), _reductions(real, rank))

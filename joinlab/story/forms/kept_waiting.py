@@ -102,11 +102,9 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 
 def unclear_first(evidence: Evidence) -> Why | None:
     """The headline if the record does not show which rank keeps the others waiting."""
-    graph, difference, missing = (
-        evidence.graph,
-        evidence.difference,
-        {*evidence.meta.get("missing_ranks", ())},
-    )
+    graph = evidence.graph
+    difference = evidence.difference
+    missing = {*evidence.meta.get("missing_ranks", ())}
     if graph.culprits or evidence.meta.get("format") == FROM_TEXT:
         return None
     if difference.slot_index is not None and (not missing or missing & {*difference.slot.absent}):

@@ -72,10 +72,8 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
     if number is None or timeline.calls.is_empty():  # not run yet: this would give its end away
         return
     case, gloo = DOCUMENTED[number], timeline.meta.get("backend") == "gloo"
-    documented, traces = (
-        case.ends(timeline.meta.get("inputs") or ()),
-        tuple(ENDINGS[end.kind].trace for end in timeline.ends),
-    )
+    documented = case.ends(timeline.meta.get("inputs") or ())
+    traces = tuple(ENDINGS[end.kind].trace for end in timeline.ends)
     differs = traces != documented and (documented is not None or set(traces) != {"finishes"})
     era = (timeline.meta.get("emulation") or {}).get("era")
     today = differs and not gloo and case.join and bool(case.barrier) and era == "today"
