@@ -1,4 +1,4 @@
-"""Checks the stories of 587 programs against tests/material/unseen and tests/material/users, which
+"""Checks the stories of 588 programs against tests/material/unseen and tests/material/users, which
 have the programs and the facts.
 
     python -m tests.unseen                       every program, emulated with the rules of gloo and of NCCL

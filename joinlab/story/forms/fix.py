@@ -224,20 +224,19 @@ def _raised(evidence: Evidence) -> Iterator[Line]:
 
 
 def _foreign_slot(evidence: Evidence, rank: int) -> Slot | None:
-    """Where a rank, which is in no call any more, made one before it raised that met one not meant
-    for it: where the ranks part, or its last one."""
+    """Where a rank made a call, not the one in which it raised, that met one not meant for it: where the
+    ranks part, or its last one."""
     slots = [evidence.mismatch]
-    if evidence.awaited(rank) is not None:
-        return None
     if rank in evidence.last:
         slots.append(evidence.slot_of(evidence.last[rank]))
     for slot in slots:
         if slot is None or rank not in slot.calls:
             continue
+        key = rank, slot.group, slot.calls[rank]
         sites = [*{row["call_site"] for row in evidence.matched.calls_of(slot).values()}]
         other = {"origin", "root"} & {*slot.differs} or (slot.differs and sites[1:])
         foreign = "op" in slot.differs or (slot.met and other)
-        if foreign and not _on_its_way_out(evidence, (rank, slot.group, slot.calls[rank])):
+        if foreign and key != evidence.awaited(rank) and not _on_its_way_out(evidence, key):
             return slot
     return None
 

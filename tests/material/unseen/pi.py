@@ -270,3 +270,14 @@ def returns_what_it_knows(rank, inputs):
     for key in ("a", "b"):
         features.mean(key)
     dist.barrier()
+
+
+def breaks_off_in_join(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    with model.join():
+        for index, x in enumerate(inputs):
+            model(x.reshape(1, 1)).sum().backward()
+            if index == rank == 1:
+                break
+            if index == 1:
+                dist.barrier()
