@@ -24,12 +24,10 @@ from itertools import groupby, product
 from pathlib import Path
 from xml.etree import ElementTree
 
-import torch
 from markdown_it import MarkdownIt
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import scenarios
 from joinlab.cases import CASES
@@ -49,7 +47,9 @@ from joinlab.picture.page import Position, runs_of, write_html, write_sliders
 from joinlab.picture.svg import svg
 from joinlab.picture.tables import slots
 from joinlab.picture.theme import in_both_themes
-from joinlab.story.judge import diagnose, tell
+from joinlab.scenarios.case_2_item import case_2_item
+from joinlab.story.judge import diagnose, tell, without_fixes
+from joinlab.story.lines import LineKind
 from joinlab.story.words import ENDINGS, ends
 from joinlab.timeline import Timeline
 
@@ -241,15 +241,6 @@ def _slots(words: str) -> str:
     )
 
 
-def case_2_item(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """Case 2, and a result is read after the loop."""
-    model = DDP(torch.nn.Linear(1, 1))
-    for input in inputs:
-        loss = model(input)
-        loss.backward()
-    print(f"rank {rank} ends with the loss {loss.item()}")
-
-
 LATENCY = 250e-6
 """Seconds that a call takes on the clock of `_clock`: long enough to be seen beside the program."""
 
@@ -435,10 +426,12 @@ def _ended(timeline: Timeline) -> str:
 
 def _symptom(symptom: Symptom, figures: Path) -> str:
     """The page of one symptom; also write its run into `figures`, as a separate page."""
-    runs = {
-        backend: emulate(symptom.program, symptom.inputs, backend=backend)
-        for backend in symptom.backends
-    }
+    runs = {}
+    for backend in symptom.backends:
+        run = emulate(symptom.program, symptom.inputs, backend=backend)
+        if any(line.form == "none" for line in diagnose(run).of(LineKind.FIX)):
+            run = without_fixes(run)  # no edit was found, and the page has a cure
+        runs[backend] = run
     names = {backend: "NCCL" if backend == "nccl" else backend for backend in runs}
     named = {f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()}
     page = _keep(write_html(named, figures / f"{symptom.name}.html"))
