@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from joinlab.scenarios import Inputs
 
-
-def case_2_item(rank: int, inputs: Inputs) -> None:
+def case_2_item(rank: int, inputs: Sequence[torch.Tensor]) -> None:
     """Case 2, and a result is read after the loop."""
     model = DDP(torch.nn.Linear(1, 1))
     for input in inputs:
