@@ -116,99 +116,192 @@ def _price(tried: tuple[PlainFix, Timeline]) -> tuple[bool, bool, bool]:
     return fix.get("apart", False), left_out, "joining" in fix
 
 
-def _try(timeline: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, Timeline] | None:
+def _try(before: Timeline, source: Rerun, edited: Edited) -> tuple[PlainFix, Timeline] | None:
     """The candidate as a fix and the run with it, if every rank finishes with it for all counts
     tried at which the program does not raise by itself, and it keeps the meaning.
 
     Raises TimeoutError if a trial takes longer than TRY_SECONDS."""
     try:
-        program = edited.program(source.program)
-        first = _run(source, program, source.counts)
+        trial = _Trial(before, source, edited)
     except (LaunchError, ProgramError, SyntaxError):
         return None
-    moved = {line.strip() for edit in edited.edits() for line in edit.removed}
-    added = {line.strip() for edit in edited.edits() for line in edit.added} - moved
-    if not _mended(timeline, first) or not _keeps_values(timeline, first, edited, added):
+    if not trial.keeps_meaning():
         return None
-    if _loses_averages(timeline, first):
-        return None
-    if edited.kind == "all ready" and not _was_passed(first, edited, added):
-        return None
-    # Each line that led to a call still does, and the call of a passed group is its ranks' alone.
-    now, calls_before = (_work(run, edited.after) for run in (first, timeline))
-    if edited.kind == "group":
-        callers = {rank for rank, line in calls_before if line in moved}
-        if not _is_group_of(callers, first, edited, added):
+    counts = trial.works_with_other_counts()
+    fix = None if counts is None else trial.fix(*counts)
+    return None if fix is None else (fix, trial.first)
+
+
+class _Trial:
+    """A run with an edit, and the counts of inputs of the run that it is to mend.
+
+    before, first  the run without the edit, and the one with it
+    moved, added   the texts of the lines that the edit takes away or moves, and of those that it adds
+    work_before, work  of both runs, as `_work` counts it
+
+    Raises TimeoutError if a run takes longer than TRY_SECONDS, and LaunchError, ProgramError or
+    SyntaxError if the edited program cannot be emulated.
+    """
+
+    def __init__(self, before: Timeline, source: Rerun, edited: Edited) -> None:
+        self.before, self.source, self.edited = before, source, edited
+        self.program = edited.program(source.program)
+        self.first = _run(source, self.program, source.counts)
+        edits = edited.edits()
+        self.moved = {line.strip() for edit in edits for line in edit.removed}
+        self.added = {line.strip() for edit in edits for line in edit.added} - self.moved
+        self.work_before = _work(before, edited.after)
+        self.work = _work(self.first, edited.after)
+
+    def keeps_meaning(self) -> bool:
+        """Whether every rank finishes, and what the program is for is still done."""
+        before, first, edited = self.before, self.first, self.edited
+        if not _mended(before, first) or not self._keeps_values() or _loses_averages(before, first):
+            return False
+        if edited.kind == "all ready" and not self._was_passed():
+            return False
+        # The call of a passed group is its ranks' alone, and each line that led to a call still does.
+        if edited.kind == "group" and not self._is_group_of_callers():
+            return False
+        return _leading(before, edited.after) - self.moved <= _leading(first, edited.after)
+
+    def _keeps_values(self) -> bool:
+        """Whether the calls that ranks made before their traces diverge still carry the same values, and
+        the next one, too, if the edit moves it and it is still made."""
+        until = _issued_before(self.before)
+        for rank in range(self.before.world_size):
+            rows = self.before.calls.filter(rank=rank).head(until[rank] + self.edited.moves)
+            rows_after = (
+                row
+                for row in self.first.calls.filter(rank=rank).iter_rows(named=True)
+                if self._text_of(row["call_site"]) not in self.added
+            )
+            for row in rows.filter(pl.col("value_in").is_not_null()).iter_rows(named=True):
+                counterpart = next(
+                    (candidate for candidate in rows_after if _is_same_call(row, candidate)), None
+                )
+                if counterpart is not None and counterpart["value_in"] != row["value_in"]:
+                    return False
+        return True
+
+    def _was_passed(self) -> bool:
+        """Whether the flag was set in the end: the ranks did not leave the loop without it."""
+        last = None
+        for site, value in self.first.calls.select("call_site", "value_out").iter_rows():
+            if self._text_of(site) in self.added:
+                last = value
+        return decode_values(last) == [[1.0]]
+
+    def _is_group_of_callers(self) -> bool:
+        """Whether the group that the edit passes has exactly the ranks that made the call, and not all."""
+        callers = {rank for rank, line in self.work_before if line in self.moved}
+        members = set[int]()
+        for group, site in self.first.calls.select("group", "call_site").iter_rows():
+            if self._text_of(site) in self.added:
+                members.update(self.first.meta["groups"][group])
+        return callers == members and len(members) < self.first.world_size
+
+    def works_with_other_counts(self) -> tuple[int, int] | None:
+        """With how many counts of inputs the edit mends the program, and with how many that raises as it
+        does without the edit; None if it does neither with some.
+
+        With the same number of inputs on all ranks it must train and return the same as before.
+        """
+        counts_of_run, errors = self.source.counts, _lines_that_raised(self.before)
+        even = (max(counts_of_run),) * len(counts_of_run)
+        max_counts = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (self.first.calls.height + 30)))
+        passed, raised = 1, 0
+        counts_to_try = dict.fromkeys([even, *_around(counts_of_run)])
+        for counts in itertools.islice(counts_to_try, max_counts):
+            if counts == counts_of_run:
+                continue
+            before = None
+            try:
+                run = _run(self.source, self.program, counts)
+                works = _mended(self.before, run)
+                if counts == even or not works:
+                    before = self.source.run(self.source.program, counts, TRY_SECONDS)
+            except LaunchError:
+                return None
+            if not works and not _raises(run):
+                return None
+            if before is not None and (_changes(before, run) if works else not _raises(before)):
+                return None
+            if errors & _lines_that_raised(run, self.edited.after):
+                return None  # it only kept the ranks from the line
+            passed += works
+            raised += not works
+        return passed, raised
+
+    def fix(self, passed: int, raised: int) -> PlainFix | None:
+        """The edit with what the user has to know of it; None if it names one root for calls of
+        several."""
+        kind, first, moved = self.edited.kind, self.first, self.moved
+        edits: Any = list(map(asdict, self.edited.edits()))
+        fewer = kind in ("flag", "same", "where all do") or any(
+            self.work[key] < many for key, many in self.work_before.items() if key[1] not in moved
+        )
+        fix: PlainFix = {"kind": kind, "edits": edits, "fewer": fewer, "tried": passed}
+        if raised:
+            fix["raised"] = raised
+        joining = self._joining()
+        if joining:
+            fix["joining"] = joining
+        trained = _trained(first) if len(set(self.source.counts)) == 1 else []
+        if len(set(trained)) > 1:
+            fix["uneven"] = trained
+        for key, many in self.work_before.items():
+            finished = self.before.ends[key[0]].kind is EndKind.FINISHED
+            if key[1] in moved and 0 < many < self.work[key] and finished:
+                fix["often"] = [many, self.work[key]]
+                break
+        if _are_apart(first):
+            fix["apart"] = True
+        if self.edited.root and not self._add_root(fix):
             return None
-    if not _leading(timeline, edited.after) - moved <= _leading(first, edited.after):
-        return None  # no rank makes the call any more
-    fewer = edited.kind in ("flag", "same", "where all do") or any(
-        now[rank, line] < many for (rank, line), many in calls_before.items() if line not in moved
-    )
-    # With other counts, too, each run must be mended, or raise by itself as it does without the edit.
-    # With the same number of inputs on all ranks, it must train and return the same as before.
-    even = (max(source.counts),) * len(source.counts)
-    max_counts = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30)))
-    passed, raised = 1, 0
-    errors = _lines_that_raised(timeline)
-    for counts in itertools.islice(dict.fromkeys([even, *_around(source.counts)]), max_counts):
-        if counts == source.counts:
-            continue
-        try:
-            run = _run(source, program, counts)
-            works = _mended(timeline, run)
-            if counts == even or not works:
-                before = source.run(source.program, counts, TRY_SECONDS)
-            else:
-                before = None
-        except LaunchError:
-            return None
-        if not works and not _raises(run):
-            return None
-        if before is not None and (_changes(before, run) if works else not _raises(before)):
-            return None
-        if errors & _lines_that_raised(run, edited.after):
-            return None  # it only kept the ranks from the line
-        passed += works
-        raised += not works
-    # What the user has to know of it.
-    trained = _trained(first) if len(set(source.counts)) == 1 else []
-    more_often = [
-        [many, now[rank, line]]
-        for (rank, line), many in calls_before.items()
-        if line in moved
-        and 0 < many < now[rank, line]
-        and timeline.ends[rank].kind is EndKind.FINISHED
-    ]
-    edits: Any = list(map(asdict, edited.edits()))
-    fix: PlainFix = {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": passed}
-    if raised:
-        fix["raised"] = raised
-    joining = _joining(calls_before, first, edited, moved)
-    if joining:
-        fix["joining"] = joining
-    if len(set(trained)) > 1:
-        fix["uneven"] = trained
-    if more_often:
-        fix["often"] = more_often[0]
-    if _are_apart(first):
-        fix["apart"] = True
-    if edited.root:
-        fix["root"] = edited.root
+        return fix
+
+    def _add_root(self, fix: PlainFix) -> bool:
+        """Add the root that the edit names, and the ranks whose values it leaves out or that no longer
+        get any. False if the root changes from call to call."""
+        fix["root"] = self.edited.root
         replaced = [
             f"{edit.file}:{edit.begin + line}"
-            for edit in edited.edits()
+            for edit in self.edited.edits()
             for line in range(len(edit.removed))
         ]
-        rows = timeline.calls.filter(pl.col("call_site").is_in(replaced)).drop_nulls("root")
+        rows = self.before.calls.filter(pl.col("call_site").is_in(replaced)).drop_nulls("root")
         if rows["root"].n_unique() == 1:
             fix["kind"] = "other root"
         if rows.select("rank", "root").n_unique() > rows["rank"].n_unique():
-            return None  # the root changes from call to call
+            return False
         at_root, gives = pl.col("root") == pl.col("rank"), pl.col("op").is_in(_GIVEN_BY_ROOT)
         fix["lost"] = sorted({*rows.filter(at_root, gives)["rank"]} - {0})
         fix["ungiven"] = sorted({*rows.filter(at_root, ~gives)["rank"]} - {0})
-    return fix, first
+        return True
+
+    def _joining(self) -> list[int]:
+        """The ranks whose values a reduction gets with an edit that takes it, or what makes it, out of
+        a branch, and did not get before. A zero changes no sum."""
+        branch = self.edited.before.branch()
+        if branch is None or not self.edited.kind.startswith(("out", "block", "late")):
+            return []
+        moved = self.moved | {line.strip() for line in self.edited.before.text_of(branch)}
+        joining = set[int]()
+        for row in self.first.calls.iter_rows(named=True):
+            reduces = FACTS[Op(row["op"])].reduces and is_own(row["origin"] or "")
+            if not reduces or (row["rank"], self._text_of(row["call_site"])) in self.work_before:
+                continue
+            sites = [frame.rpartition(" ")[0] for frame in row["stack"] or ()]
+            values = decode_values(row["value_in"])
+            zero = values is not None and not any(itertools.chain(*values))
+            is_free = zero and row["reduce_op"] == "sum"
+            if not is_free and any(self._text_of(site) in moved for site in sites):
+                joining.add(row["rank"])
+        return sorted(joining)
+
+    def _text_of(self, site: str | None) -> str:
+        return _text_of(site, self.edited.after)
 
 
 def _run(source: Rerun, program: Program, counts: Sequence[int]) -> Timeline:
@@ -217,35 +310,6 @@ def _run(source: Rerun, program: Program, counts: Sequence[int]) -> Timeline:
     if any(end.kind is EndKind.KILLED and end.text.startswith(CUT) for end in run.ends):
         raise TimeoutError
     return run
-
-
-def _was_passed(timeline: Timeline, edited: Edited, added: set[str]) -> bool:
-    """Whether the flag was set in the end: the ranks did not leave the loop without it."""
-    last = None
-    for site, value in timeline.calls.select("call_site", "value_out").iter_rows():
-        if _text_of(site, edited.after) in added:
-            last = value
-    return decode_values(last) == [[1.0]]
-
-
-def _keeps_values(before: Timeline, after: Timeline, edited: Edited, added: set[str]) -> bool:
-    """Whether the calls that ranks made before their traces diverge still carry the same values, and the
-    next one, too, if the edit moves it and it is still made."""
-    until = _issued_before(before)
-    for rank in range(before.world_size):
-        rows = before.calls.filter(rank=rank).head(until[rank] + edited.moves)
-        rows_after = (
-            row
-            for row in after.calls.filter(rank=rank).iter_rows(named=True)
-            if _text_of(row["call_site"], edited.after) not in added
-        )
-        for row in rows.filter(pl.col("value_in").is_not_null()).iter_rows(named=True):
-            counterpart = next(
-                (candidate for candidate in rows_after if _is_same_call(row, candidate)), None
-            )
-            if counterpart is not None and counterpart["value_in"] != row["value_in"]:
-                return False
-    return True
 
 
 def _issued_before(timeline: Timeline) -> list[int]:
@@ -287,38 +351,6 @@ def _lines_that_raised(timeline: Timeline, edited: str = "") -> set[str]:
         if end.kind is EndKind.RAISED and not is_peer_gone(end.text):
             texts.update(_text_of(site, edited) for site in raised_at(output)[:1])
     return texts
-
-
-def _joining(
-    before: Counter[tuple[int, str]], after: Timeline, edited: Edited, moved: set[str]
-) -> list[int]:
-    """The ranks whose values a reduction gets with an edit that takes it, or what makes it, out of
-    a branch, and did not get before, by the run's `_work`. A zero changes no sum."""
-    branch = edited.before.branch()
-    if branch is None or not edited.kind.startswith(("out", "block", "late")):
-        return []
-    moved = moved | {line.strip() for line in edited.before.text_of(branch)}
-    joining = set[int]()
-    for row in after.calls.iter_rows(named=True):
-        reduces = FACTS[Op(row["op"])].reduces and is_own(row["origin"] or "")
-        if not reduces or (row["rank"], _text_of(row["call_site"], edited.after)) in before:
-            continue
-        sites = [frame.rpartition(" ")[0] for frame in row["stack"] or ()]
-        values = decode_values(row["value_in"])
-        zero = values is not None and not any(itertools.chain(*values))
-        is_free = zero and row["reduce_op"] == "sum"
-        if not is_free and any(_text_of(site, edited.after) in moved for site in sites):
-            joining.add(row["rank"])
-    return sorted(joining)
-
-
-def _is_group_of(callers: set[int], after: Timeline, edited: Edited, added: set[str]) -> bool:
-    """Whether the group that an edit passes has exactly the ranks that made the call, and not all."""
-    members = set[int]()
-    for group, site in after.calls.select("group", "call_site").iter_rows():
-        if _text_of(site, edited.after) in added:
-            members.update(after.meta["groups"][group])
-    return callers == members and len(members) < after.world_size
 
 
 def _loses_averages(before: Timeline, after: Timeline) -> bool:
