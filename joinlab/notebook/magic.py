@@ -103,7 +103,8 @@ def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     and calls name the line that the reader sees, and fixes are tried as for any other function.
     """
     text = "\n" + shell.transform_cell(cell)
-    tree = ast.parse(text, shell.compile.cache(text, shell.execution_count))
+    number = len(shell.history_manager.input_hist_parsed) - 1  # execution_count may be the next one's
+    tree = ast.parse(text, shell.compile.cache(text, number))
     lines = [line.encode() for line in text.split("\n")]
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         line, column = lines[last.lineno - 1], last.col_offset  # in bytes
@@ -116,7 +117,7 @@ def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     indented = [line if i in kept else b"    " + line for i, line in enumerate(lines)]
     text = b"\n".join(indented).decode()
     local: dict[str, Any] = {}
-    file = shell.compile.cache(text, shell.execution_count)
+    file = shell.compile.cache(text, number)
     exec(compile(text, file, "exec"), shell.user_ns, local)
     program: Callable[..., Any] = local[NAME]
     return program

@@ -53,12 +53,16 @@ def test_the_cell_runs_on_every_rank_with_the_notebooks_names(
     assert {str(site).rpartition(":")[2] for site in timeline.calls["call_site"]} == {"4"}
 
 
-def test_without_numbers_it_is_five_and_six(shell: InteractiveShell) -> None:
+def test_without_numbers_it_is_five_and_six_and_the_story_is_that_of_a_function(
+    shell: InteractiveShell,
+) -> None:
     shell.run_cell("offset = 0")
-    timeline = ran(shell, CELL.format(""))
+    number = shell.run_cell(CELL.format(""), store_history=True).execution_count
+    timeline = shell.user_ns["_timeline"]
     assert timeline.meta["inputs"] == [5, 6]
     assert timeline.ends[1].pending or timeline.ends[1].kind is EndKind.HUNG
-    assert "Tried" in str(joinlab.diagnose(timeline))  # a cell's fix is found as a function's
+    story = str(joinlab.diagnose(timeline))
+    assert f"In [{number}], line 4" in story and "Tried" in story
 
 
 def test_a_rank_that_raises_is_an_ending_and_the_others_results_come_back(
