@@ -103,7 +103,8 @@ def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     and calls name the line that the reader sees, and fixes are tried as for any other function.
     """
     text = "\n" + shell.transform_cell(cell)
-    number = len(shell.history_manager.input_hist_parsed) - 1  # execution_count may be the next one's
+    # While a cell runs, execution_count may be that of the next one.
+    number = len(shell.history_manager.input_hist_parsed) - 1
     tree = ast.parse(text, shell.compile.cache(text, number))
     lines = [line.encode() for line in text.split("\n")]
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
