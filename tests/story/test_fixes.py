@@ -123,6 +123,15 @@ def leaves(rank, inputs):
         x.item()
 
 
+def imports_by_itself(rank, inputs):
+    import torch as t
+    from torch.nn.parallel import DistributedDataParallel as Wrapped
+
+    model = Wrapped(t.nn.Linear(1, 1))
+    for x in inputs:
+        model(x).sum().backward()
+
+
 def loop_of_calls(rank, inputs):
     for x in inputs:
         dist.all_reduce(x)
@@ -180,6 +189,7 @@ def names_an_empty_rank_as_root(rank, inputs):
         (evaluates_on_one_rank, (4, 4), "block, shared", "if step % 2 == 1:"),
         (writes_every_second_step, (4, 4), "out", "if step % 2 == 1:"),
         (two_epochs, (3, 4), "join", "with model.join():"),
+        (imports_by_itself, (2, 3), "join", "with model.join():"),
         (behind_already, (3, 0), "out", "dist.all_reduce(seen)"),
         (checkpoint_on_one_rank, (3, 3), "agree", "start = int(least)"),
         (leaves, (3, 3), "flag", "if flag.item():  # enough"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -48,6 +50,7 @@ class FixTarget:
         self.sites = {
             int(n) - self.first + 1 for name, _, n in targets if name == file and n.isdecimal()
         } & {line - self.first + 1 for line in line_range}
+        self.known = {**self.names, **self.imported()}
         self.models = list(dict.fromkeys(self.wrapped()))
         self.runners: dict[str, list[str]] = {}
 
@@ -94,6 +97,21 @@ class FixTarget:
     def sides(self) -> Sequence[Mapping[str, object]]:
         return self.tests[-1]["sides"] if self.tests else ()
 
+    def imported(self) -> dict[str, object]:
+        """The names that the function itself imports, of modules that are loaded."""
+        names: dict[str, object] = {}
+        for node in self.tree.body:
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [str(node.module)]
+            else:
+                continue
+            if sys.modules.keys() >= {*modules}:
+                with suppress(ImportError):
+                    exec(compile(ast.Module([node], []), "<imports>", "exec"), names)
+        return names
+
     def wrapped(self) -> Iterator[str]:
         """The names that the function gives to models that DDP wraps."""
         for node in ast.walk(self.tree):
@@ -112,7 +130,7 @@ class FixTarget:
     def value_of(self, node: ast.AST) -> object:
         """The value of a dotted name of the module."""
         first, *attributes = dotted(node).split(".")
-        value = self.names.get(first)
+        value = self.known.get(first)
         for name in attributes:
             if inspect.ismodule(value):
                 value = getattr(value, name, None)
@@ -248,7 +266,7 @@ class FixTarget:
     def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
         """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks
         torch."""
-        modules = {value: key for key, value in self.names.items() if inspect.ismodule(value)}
+        modules = {value: key for key, value in self.known.items() if inspect.ismodule(value)}
         if torch not in modules:
             return ()
         module = modules.get(dist, f"{modules[torch]}.distributed")
