@@ -106,7 +106,7 @@ test: $(TEST_STAMP)
 
 # One file or two of each floor: facts, seam, backends' models and rules, log, matching, story, picture, rooms.
 QUICK := ops process_group log_events events cases emulator play gloo_rule nccl_rule matching folding waiting judge \
-  story scene details timeline archive
+  story first_screen details timeline archive
 
 quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile -m "not slow and not browser and not nightly" \

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab.cli.cases import write_page
 from joinlab.cli.report import CaseRuns
-from joinlab.emulator.recorded import recorded
+from joinlab.emulator.shipped_runs import shipped_run
 from joinlab.picture.page import Position, write_html, write_sliders
 from tests.browser import (
     Notebook,
@@ -112,8 +112,8 @@ def gallery(path: Path) -> Path:
 def case_runs(number: int, n: int) -> CaseRuns:
     """A case on the three fabrics."""
     case, counts = joinlab.cases.CASES[number], (n, n + 1)
-    before, today = recorded(number, counts, era="1.9"), recorded(number, counts)
-    gloo = recorded(number, counts, "gloo")
+    before, today = shipped_run(number, counts, era="1.9"), shipped_run(number, counts)
+    gloo = shipped_run(number, counts, "gloo")
     assert before is not None and today is not None and gloo is not None
     return CaseRuns(case, before, today, gloo)
 
@@ -122,7 +122,7 @@ def positions(path: Path) -> Path:
     """Case 4 at all 81 positions of its dots."""
     start = Position("Case 4", "today", (5, 6))
     runs = (
-        (Position("Case 4", "today", at), recorded(4, at)) for at in product(range(9), repeat=2)
+        (Position("Case 4", "today", at), shipped_run(4, at)) for at in product(range(9), repeat=2)
     )
     return write_sliders("Case 4", ((at, run) for at, run in runs if run is not None), start, path)
 

@@ -446,7 +446,7 @@ def told(job: Job) -> str | None:
     from joinlab.analysis.reasons import MayWait
     from joinlab.analysis.waiting import who_waits
     from joinlab.jobs.dump import Texts, check
-    from joinlab.jobs.job import timeline_of
+    from joinlab.jobs.timeline_of_dumps import timeline_of
 
     found, texts = dumps(job), Texts()
     if not any(entry["state"] != "completed" for one in found.values() for entry in one["entries"]):

@@ -344,11 +344,11 @@ def drawn(notebook: str, names: Names) -> Iterator[tuple[Path, str]]:
 
 
 def main(notebooks: Sequence[str]) -> None:
-    from tests import running
+    from tests import notebook_runs
 
     (FOLDER / "pictures").mkdir(exist_ok=True)
     for notebook in notebooks or PICTURES:
-        _, names = running.run(FOLDER / f"{notebook}.ipynb")
+        _, names = notebook_runs.run(FOLDER / f"{notebook}.ipynb")
         for path, text in drawn(notebook, names):
             path.write_text(text, "utf-8")
             print(path.name, len(text))

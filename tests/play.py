@@ -25,7 +25,7 @@ from joinlab.errors import JoinlabError, ProgramError
 from joinlab.ops import FACTS, CallRow, Needs, Op
 from joinlab.program.outcome import text_of
 from joinlab.program.process_group import METHODS, Form
-from tests.session import MakeFabric, Session, SessionRank
+from tests.modelled_ranks import MakeFabric, Session, SessionRank
 
 COSTS = Costs((), latency_ns=20_000, bytes_per_second=10e9)
 """Those of `joinlab.emulate`."""

@@ -28,8 +28,8 @@ import psutil
 
 import joinlab
 from joinlab.errors import TimelineFileError
-from joinlab.jobs.recorded_timeline import has_open_call, is_over
 from joinlab.jobs.recording import RecordedFolder
+from joinlab.jobs.timeline_of_logs import has_open_call, is_over
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
 from tests.unseen import KINDS, Check, Row, place_in, row_of, summary, worst_of

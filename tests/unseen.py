@@ -38,8 +38,8 @@ import joinlab
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import read
 from joinlab.errors import LaunchError
+from joinlab.story.forms.divergence import AtTest
 from joinlab.story.forms.fix import TriedEdit
-from joinlab.story.forms.parted import AtTest
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline

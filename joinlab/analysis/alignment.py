@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from joinlab.analysis.meanings import FAMILY, parts
 from joinlab.backend.calls import elements_of
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.timeline import CallRow
 
 FURTHEST = 3
@@ -114,4 +114,4 @@ def identity_of(row: CallRow, joins: bool = False) -> Identity:
 
 @lru_cache(4096)
 def _of_program(frame: str) -> bool:
-    return kind_of(frame.rpartition(":")[0]) == "program"
+    return owner_of(frame.rpartition(":")[0]) == "program"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from joinlab.analysis.reasons import AnotherWay, Why
+from joinlab.analysis.reasons import OtherPath, Why
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import elements_of
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
@@ -223,7 +223,7 @@ class Paths:
             return None
         call = _difference(self._known[rank], self._known[model])
         assert call is not None
-        return AnotherWay(rank, sorted(against), self._named(call))
+        return OtherPath(rank, sorted(against), self._named(call))
 
     def _fits(self, rank: int, peer: int) -> bool:
         key = frozenset((rank, peer))

@@ -66,7 +66,7 @@ class OfRanks(Why):
 
 
 @dataclass(frozen=True, slots=True)
-class OddOne(OfRank):
+class UnusualCall(OfRank):
     """It issued `issued` as a call, and most ranks the usual."""
 
     issued: str
@@ -81,7 +81,7 @@ class OddOne(OfRank):
 
 
 @dataclass(frozen=True, slots=True)
-class AnotherWay(OfRank):
+class OtherPath(OfRank):
     """It took another path than its peers, from a call on."""
 
     against: Sequence[int]
@@ -143,7 +143,7 @@ class Ended(Awaited):
     holds = ", but it has {kind}."
 
 
-class PartedFrom(Awaited):
+class WaitsElsewhere(Awaited):
     """It waits for them elsewhere."""
 
     holds = (
@@ -264,7 +264,7 @@ class OneOf(OfRanks):
     text = "{Either} has stalled in a call that all its ranks have reached: " + _OPEN
 
 
-class NoneApart(Why):
+class NoDifference(Why):
     """All ranks got to the same calls."""
 
     text = (

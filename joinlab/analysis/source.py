@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from joinlab.ops import Source
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.showing import file_name
 from joinlab.timeline import Timeline
 
@@ -109,7 +109,7 @@ class SourceTexts:
         )
         for file, number, function in frames[inner + 1 :]:
             line = self.line(file, int(number))
-            if line.source.lines or (kind_of(file) == "program" and function != "<module>"):
+            if line.source.lines or (owner_of(file) == "program" and function != "<module>"):
                 yield line
 
     def line(self, file: str, line: int) -> CodeLine:

@@ -493,7 +493,7 @@ class _Finding:
         elif standing and either:
             yield reasons.OneOf(either[0])
         elif standing and not job.unknown:
-            yield reasons.NoneApart()
+            yield reasons.NoDifference()
 
 
 _OpenCalls = dict[tuple[str, int], OpenCall]
@@ -588,7 +588,7 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
 
 def _why_mismatch(job: _JobFacts, rank: int, mismatch: _Disagreement) -> Why:
     call, usual = job.named(mismatch), mismatch.usual
-    return reasons.OddOne(rank, mismatch.wrong[rank], call, mismatch.forms[usual], usual)
+    return reasons.UnusualCall(rank, mismatch.wrong[rank], call, mismatch.forms[usual], usual)
 
 
 def _why(
@@ -610,7 +610,7 @@ def _why(
         return reasons.Ended(*facts, job.ends[rank].how)
     form: type[Awaited] = reasons.Stopped if call.number else reasons.NoCounterpart
     if parted:
-        form = reasons.PartedFrom
+        form = reasons.WaitsElsewhere
     elif first.enqueued:
         form = reasons.NotBegun if reached in (None, call.number - 1) else reasons.StreamBehind
     return form(*facts)

@@ -1,5 +1,6 @@
-"""What drives the ranks of a run, which are threads of an emulation (emulator/run.py), or greenlets that play
-lists of calls (tests/session.py): their groups, how they abort and end, and what else can go on when no rank can.
+"""What drives the ranks of a run, which are threads of an emulation (emulator/run.py), or greenlets
+that play lists of calls (tests/modelled_ranks.py): their groups, how they abort and end, and what
+else can go on when no rank can.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Whose turn it is, and what a rank waits for: the same for the threads of an emulation
-(emulator/scheduler.py) and the greenlets of its tests that play lists of calls (tests/session.py).
+(emulator/scheduler.py) and the greenlets of its tests that play lists of calls (tests/modelled_ranks.py).
 
 One rank acts at a time until it has to wait. Then it is the turn of the one furthest behind on its
 virtual clock (the lower rank, if two are level):

@@ -75,9 +75,9 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
     tried."""
     from joinlab.cases import CASES
     from joinlab.emulator.emulate import emulate
-    from joinlab.emulator.recorded import recorded
+    from joinlab.emulator.shipped_runs import shipped_run
 
-    shipped = recorded(number, (n, n + 1), "nccl", era)
+    shipped = shipped_run(number, (n, n + 1), "nccl", era)
     return shipped or emulate(CASES[number].program, (n, n + 1), era=era)
 
 

@@ -33,7 +33,7 @@ from joinlab.analysis.wording import (
 from joinlab.ops import CallRow, Op, counted
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
-from joinlab.story.judge import look, story_of
+from joinlab.story.judge import story_of, with_findings
 from joinlab.story.lines import Headline, Line
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
@@ -236,7 +236,7 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     """
     width = max(min(width, WIDEST), NARROWEST)
     evidence = Evidence(run, fold(run, whole=everything))
-    evidence = look(evidence)
+    evidence = with_findings(evidence)
     story = story_of(evidence)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
     lines += ["", *_CallTable(evidence, story.headline, everything, width).lines()]

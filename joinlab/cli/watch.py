@@ -58,8 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     from joinlab.cli import report
-    from joinlab.jobs.recorded_timeline import has_open_call
     from joinlab.jobs.recording import RecordedFolder
+    from joinlab.jobs.timeline_of_logs import has_open_call
     from joinlab.story.judge import diagnose
 
     recorded = RecordedFolder(options.folder)
@@ -132,7 +132,7 @@ def _wait_for_record(options: argparse.Namespace) -> None:
 
 
 def _state(timeline: Timeline, still: bool) -> str:
-    from joinlab.jobs.recorded_timeline import is_over
+    from joinlab.jobs.timeline_of_logs import is_over
 
     if is_over(timeline):
         return "over"

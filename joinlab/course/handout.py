@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from joinlab.cases import CASES
 from joinlab.documentation import DOCUMENTED
 from joinlab.emulator.emulate import ERAS, emulate
-from joinlab.emulator.recorded import MOST, recorded
+from joinlab.emulator.shipped_runs import MOST, shipped_run
 from joinlab.picture.page import Position, write_sliders
 from joinlab.timeline import Timeline
 
@@ -52,7 +52,7 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
 def _runs(most: int) -> Iterator[tuple[Position, Timeline]]:
     for (number, case), (era, barrier) in product(CASES.items(), BARRIERS.items()):
         for inputs in product(range(most + 1), repeat=2):
-            run = recorded(number, inputs, "nccl", era) or emulate(case.program, inputs, era=era)
+            run = shipped_run(number, inputs, "nccl", era) or emulate(case.program, inputs, era=era)
             yield Position(_name(number), barrier, inputs), run
 
 

@@ -38,7 +38,7 @@ from joinlab.course.questions import BLOCK, questions
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.outcomes import Outcome, endings
-from joinlab.emulator.recorded import MOST, recorded
+from joinlab.emulator.shipped_runs import MOST, shipped_run
 from joinlab.picture.assets import figures_script
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.gallery import loop, side_by_side
@@ -284,7 +284,7 @@ def _clock(arguments: str, caption: str, figures: Path) -> str:
 
 
 def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
-    timeline = recorded(case, inputs, backend, era)
+    timeline = shipped_run(case, inputs, backend, era)
     assert timeline is not None, (case, inputs, backend, era)
     return timeline
 

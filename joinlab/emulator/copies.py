@@ -53,7 +53,7 @@ from joinlab.emulator.leftovers import MISSING, put
 from joinlab.emulator.library_names import LibraryNames, writes_of
 from joinlab.emulator.rank_state import IMPORTED, RankState
 from joinlab.errors import ProgramError
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.program.program import program_name
 
 LARGE = 2**26
@@ -360,7 +360,7 @@ class _CopyPickler(pickle.Pickler):
         value = names[name]
         if isinstance(value, ModuleType):
             self._add_library(value.__name__)
-            if kind_of(getattr(value, "__file__", None) or "<frozen") == "program":
+            if owner_of(getattr(value, "__file__", None) or "<frozen") == "program":
                 for inner in code.co_names:
                     if inner in vars(value) and not isinstance(vars(value)[inner], ModuleType):
                         self._add_name(vars(value), inner, code)
@@ -407,7 +407,7 @@ def _is_copied(value: Any) -> bool:
 def _is_program(value: Any) -> bool:
     """Whether a function is the learner's, or a library's wrapper of one (`@torch.no_grad()`)."""
     code = getattr(inspect.unwrap(value), "__code__", None)
-    return code is not None and kind_of(code.co_filename) == "program"
+    return code is not None and owner_of(code.co_filename) == "program"
 
 
 def _is_own(cls: type) -> bool:
@@ -415,7 +415,7 @@ def _is_own(cls: type) -> bool:
     if issubclass(cls, Enum):  # whose members are what they are
         return False
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return cls.__module__ == "__main__" or (file is not None and kind_of(file) == "program")
+    return cls.__module__ == "__main__" or (file is not None and owner_of(file) == "program")
 
 
 def _value_at(owner: Any, name: str) -> object:

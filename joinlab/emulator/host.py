@@ -46,7 +46,13 @@ from joinlab.program.labels import Stacks
 from joinlab.program.log_events import CallIssued, FunctionText, RankBegins, WaitBegins, WaitEnds
 from joinlab.program.misuse import Misuse, program_site
 from joinlab.program.outcome import versions
-from joinlab.program.process_group import METHODS, DefaultGroupGone, NoSuchRank, begin, values_in
+from joinlab.program.process_group import (
+    METHODS,
+    DefaultGroupGone,
+    NoSuchRank,
+    check_init_process_group,
+    values_in,
+)
 from joinlab.program.replicas import Replicas
 from joinlab.recorder.rank_log import RankLog
 from joinlab.showing import site_text
@@ -371,7 +377,7 @@ class Host(ActingRank):
         """The group is there already, so a rank's first call says that it knows of it."""
         default_group = self.driver.knobs.backend, self.state.ranks, self.rank
         try:
-            begin(default_group, self.state.begun, *args, **kwargs)
+            check_init_process_group(default_group, self.state.begun, *args, **kwargs)
         except DefaultGroupGone as error:
             raise self._beyond("init_process_group", error) from None
         self.state.begun = True

@@ -55,7 +55,7 @@ from joinlab.emulator.rank_state import (
 )
 from joinlab.emulator.scheduler import behind, current, forget_ranks
 from joinlab.program.host_syncs import reads_host_memory
-from joinlab.program.process_group import HOST_SYNCS, batching, name_backend
+from joinlab.program.process_group import HOST_SYNCS, accept_own_groups, name_backend
 
 _chdir = os.chdir  # the originals: ranks get others, or may put others there
 _environ: Any = os.environ
@@ -251,7 +251,7 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
     for drawing, names in DRAWING.items():
         for name in names:
             patches.for_ranks(drawing, name, _drawn(drawing, name))
-    batch = batching(c10d.batch_isend_irecv)
+    batch = accept_own_groups(c10d.batch_isend_irecv)
     for module in (c10d, dist):
         patches.for_ranks(module, "init_process_group", lambda host: host.init_process_group)
         patches.for_ranks(module, "batch_isend_irecv", lambda host: batch)

@@ -49,7 +49,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 
 if sys.platform != "win32":
     import resource
@@ -248,4 +248,4 @@ def _from_library(value: object) -> bool:
 def _from(value: object, kind: str) -> bool:
     """Whether it is a Python function of torch's own source, or of the program's. (torch._dynamo
     patches torch.)"""
-    return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == kind
+    return isinstance(value, FunctionType) and owner_of(value.__code__.co_filename) == kind

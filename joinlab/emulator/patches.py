@@ -10,7 +10,7 @@ from typing import Any
 
 from joinlab.emulator.leftovers import MISSING, put
 from joinlab.emulator.scheduler import current
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 
 Make = Callable[[Any], Callable[..., Any]]
 """Makes the replacement for the host of the rank that calls."""
@@ -79,7 +79,7 @@ def chosen(
     def chosen(*args: object, **kwargs: object) -> object:
         host = current()
         if host is None or (
-            programs_alone and kind_of(sys._getframe(1).f_code.co_filename) != "program"
+            programs_alone and owner_of(sys._getframe(1).f_code.co_filename) != "program"
         ):
             return before(*args, **kwargs)
         return make(host)(*args, **kwargs)

@@ -36,7 +36,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.emulator.scheduler import behind
-from joinlab.program.kept import BoundedOutput
+from joinlab.program.bounded_output import BoundedOutput
 from joinlab.program.program import as_torchrun
 
 

@@ -56,7 +56,7 @@ from typing import Any
 from joinlab.backend.turns import ActingRank, RankTurn, Turns
 from joinlab.errors import LaunchError
 from joinlab.interrupts import LOOK_S, HeldInterrupts
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.program.outcome import is_silent
 
 GRACE_S = 0.05
@@ -372,7 +372,7 @@ def _raising_at_lines(thread: threading.Thread) -> Iterator[None]:
         return
 
     def line(code: CodeType, _: int) -> None:
-        if threading.get_ident() == thread.ident and kind_of(code.co_filename) == "program":
+        if threading.get_ident() == thread.ident and owner_of(code.co_filename) == "program":
             raise RankEnded
 
     monitoring.use_tool_id(_TOOL, "joinlab ends a rank")

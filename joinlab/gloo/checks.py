@@ -3,7 +3,7 @@ words.
 
 Sources: the functions of the same names in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
 assertTypeAndSizesMatch and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later,
-at wait(), is in `jobs`.
+at wait(), is in `collectives`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from joinlab.backend.checks import C_NAMES, check_alike, check_at_root, sizes
 from joinlab.backend.model import EmulatedCall
-from joinlab.gloo.jobs import SINCE_2_15
+from joinlab.gloo.collectives import SINCE_2_15
 from joinlab.ops import FACTS, Op
 from joinlab.program.process_group import METHODS, Form, tensors_in
 

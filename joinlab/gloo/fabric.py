@@ -8,7 +8,7 @@ of two ranks meet if they have the same number and kind, whatever else they disa
     rank 1   all_reduce (0)   all_reduce (1)   all_reduce (2)
                    meet          never meet         meet
 
-Each rank's part of a collective runs message by message, as `jobs.program` posts them: a send waits
+Each rank's part of a collective runs message by message, as `collectives.messages_of` posts them: a send waits
 for its receiver; a message that is too long for its receiver aborts that process; one that is too
 short fills a part, silently. When a rank's process ends, its connections close, and every rank that
 has posted a message to it, or does so later, gets an error. A message that is on its way just then
@@ -33,7 +33,7 @@ from joinlab.backend.machine import Machine
 from joinlab.backend.model import EmulatedCall, Fabric
 from joinlab.backend.payload import len_of, read, write
 from joinlab.gloo.checks import check
-from joinlab.gloo.jobs import Task, jobs_of, program
+from joinlab.gloo.collectives import Task, collectives_of, messages_of
 from joinlab.gloo.network import Buffer, Network, NetworkPart, Waits, advance
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
@@ -86,11 +86,11 @@ class GlooFabric(Fabric):
             if call.op in POINT_TO_POINT:
                 self._network.awake.append(Message(self._network, self._ranks, call))
             else:  # PyTorch may make several collectives of a call, each with a number of its own
-                jobs = jobs_of(call)
-                numbers = self.next_numbers(call.group_rank, len(jobs))
+                collectives = collectives_of(call)
+                numbers = self.next_numbers(call.group_rank, len(collectives))
                 self._queued[call.group_rank] += [
-                    Task(call, *job_and_number)
-                    for job_and_number in zip(jobs, numbers, strict=True)
+                    Task(call, *collective_and_number)
+                    for collective_and_number in zip(collectives, numbers, strict=True)
                 ]
                 self._start_next(call.group_rank)
             self._advance()
@@ -170,8 +170,8 @@ class GlooFabric(Fabric):
             queue.popleft()
             working.append(task)
             task.at_ns = max(task.call.ready_ns, at_ns)
-            if task.job.refusal:
-                self._fail(task, task.job.refusal, at_once=True)
+            if task.collective.refusal:
+                self._fail(task, task.collective.refusal, at_once=True)
             else:
                 self._start(task)
 
@@ -192,12 +192,12 @@ class GlooFabric(Fabric):
                 self._fail(task, late)
                 return
         call.begin(task.at_ns)
-        task.part = task.job.prepare()
+        task.part = task.collective.prepare()
         if _is_empty(task) or self.size == 1:
             run_alone(task, self.size)
             self._finish(task)
             return
-        task.program = program(self._network, task, self.size)
+        task.program = messages_of(self._network, task, self.size)
         # not at once: another worker may begin with the next one meanwhile
         self._network.awake.append(task)
 
@@ -211,7 +211,7 @@ class GlooFabric(Fabric):
             task.call.complete(task.at_ns + self._run.costs.call_ns(task.call.nbytes()))
             return
         try:
-            task.job.end()
+            task.collective.end()
         except RuntimeError as error:
             self._fail(task, str(error))
             return
@@ -308,7 +308,7 @@ def run_alone(task: Task, size: int) -> None:
 
 def _is_empty(task: Task) -> bool:
     """Whether gloo returns at once: what comes out has no bytes."""
-    returns = FACTS[task.op].empty_returns and task.job.sparse is None
+    returns = FACTS[task.op].empty_returns and task.collective.sparse is None
     return returns and not sum(map(len_of, task.part.outs))
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from joinlab.errors import TimelineFileError
-from joinlab.jobs.recorded_timeline import has_open_call, is_over
 from joinlab.jobs.recording import RecordedFolder
+from joinlab.jobs.timeline_of_logs import has_open_call, is_over
 from joinlab.notebook.view import View
 from joinlab.timeline import EndKind
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
-from joinlab.jobs import dump, job, kineto, text
+from joinlab.jobs import dump, kineto, text, timeline_of_dumps
 from joinlab.jobs.parallel import read, read_all, sentence, status_of
 from joinlab.jobs.recording import has_record, is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -182,7 +182,7 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
     """The job of the longest series of files that can be read."""
     if len(files) == 1:
         texts = dump.Texts()
-        return job.timeline_of([read(files[0], texts)], texts, problems)
+        return timeline_of_dumps.timeline_of([read(files[0], texts)], texts, problems)
     series = _series(files)
     texts = dump.Texts()
     dumps: list[dump.Dump] = []
@@ -192,7 +192,7 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
         problems.append(f"{dump.left_out(paths)}: part of another series")
     if not dumps:
         raise TimelineFileError(problems[0])
-    return job.timeline_of(dumps, texts, problems)
+    return timeline_of_dumps.timeline_of(dumps, texts, problems)
 
 
 def _series(files: Sequence[Path]) -> list[list[Path]]:

@@ -175,13 +175,15 @@ def _ending(error: BaseException | None) -> ProgramReturned | ProgramRaised:
 def _exit_from(caller: FrameType, code: object) -> ProgramReturned | ProgramRaised:
     """The end of a program that calls sys.exit(code) in this frame. The exception has no traceback
     yet, so the stack stands for it."""
-    from joinlab.program.labels import is_ours, kind_of
+    from joinlab.program.labels import is_ours, owner_of
     from joinlab.program.outcome import text_of
 
     stack = traceback.extract_stack(caller)
     frames = [frame for frame in stack if not is_ours(frame.filename)]
     if not code:
-        sites = [f"{at.filename}:{at.lineno}" for at in frames if kind_of(at.filename) == "program"]
+        sites = [
+            f"{at.filename}:{at.lineno}" for at in frames if owner_of(at.filename) == "program"
+        ]
         return ProgramReturned(left_at=sites[-1] if sites else None)
     text = text_of(SystemExit(code))
     trace = "".join(traceback.StackSummary.from_list(frames).format())

@@ -16,7 +16,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.jobs.cut import ReadUntil, find_cut, has_only_ended, place_at_interrupt
 from joinlab.jobs.dump import left_out
 from joinlab.jobs.rank_process import is_alive, process_status, wall_of, wall_offset
-from joinlab.jobs.recorded_timeline import GONE, timeline_of_logs
+from joinlab.jobs.timeline_of_logs import GONE, timeline_of_logs
 from joinlab.program.log_events import MOST_RANKS, NOT_BEGUN, ProgramRaised, RankBegins
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail

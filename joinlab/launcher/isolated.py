@@ -29,7 +29,7 @@ from joinlab.interrupts import LOOK_S, HeldInterrupts, take_interrupt
 from joinlab.launcher import descendants
 from joinlab.launcher.forkclient import CALLS, TAKE_S, ForkServer, pickled
 from joinlab.launcher.frames import receive, send
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.program.program import current_folder
 from joinlab.program.sources import know_cells, texts_of_cells
 
@@ -128,7 +128,7 @@ def _hear(link: socket.socket, seconds: float) -> str:
 def _why(answer: str, seconds: float) -> str:
     """Why there is no result: a sentence made from faulthandler's output."""
     frames = re.findall(r'File "(.*)", line (\d+) in ', answer)
-    own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
+    own = [(file, int(line)) for file, line in frames if owner_of(file) == "program"]
     if own:
         where = f', at "{linecache.getline(*own[0]).strip()}"'
     else:

@@ -44,7 +44,7 @@ from joinlab.program.log_events import ProgramRaised, ProgramRefused, ProgramRet
 from joinlab.program.misuse import program_site
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode
-from joinlab.program.process_group import DefaultGroupGone, NoSuchRank, begin
+from joinlab.program.process_group import DefaultGroupGone, NoSuchRank, check_init_process_group
 from joinlab.program.program import Inputs, as_torchrun, call_program
 from joinlab.program.replicas import Replicas
 from joinlab.program.sources import know_cells
@@ -281,7 +281,7 @@ class RankRun:
         def init_process_group(*args: object, **kwargs: object) -> None:
             default_group = self.request["backend"], self.ranks, self.rank
             try:
-                begin(default_group, bool(begun), *args, **kwargs)
+                check_init_process_group(default_group, bool(begun), *args, **kwargs)
             except DefaultGroupGone as error:
                 self.process.call_beyond("init_process_group", error)
                 raise

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from joinlab.program.kept import KEPT, BoundedOutput
+from joinlab.program.bounded_output import KEPT, BoundedOutput
 from joinlab.recorder.events import FileTail
 
 PORTION = 1 << 20

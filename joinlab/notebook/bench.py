@@ -32,7 +32,13 @@ import traitlets
 
 from joinlab.analysis.wording import good, shown
 from joinlab.documentation import DOCUMENTED
-from joinlab.emulator.recorded import endings, is_of_this_torch, recorded, titles, torch_is_loaded
+from joinlab.emulator.shipped_runs import (
+    endings,
+    is_of_this_torch,
+    shipped_run,
+    titles,
+    torch_is_loaded,
+)
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap, event_loop
@@ -391,7 +397,7 @@ class Bench(View):
             "inputs": list(self.counts),
             "program": self._setting().name,
         }
-        ships = recorded(self.case, (0, 0))
+        ships = shipped_run(self.case, (0, 0))
         if ships:
             meta["source"] = ships.meta["source"]
         elif self.own_program is not None:
@@ -602,7 +608,7 @@ class Bench(View):
         data, pictures, calls = LaneData(), dict[str, int](), self.axis != "logical"
         for case in DOCUMENTED:
             setting = self._setting_of(case, self.counts)
-            timeline = self._emulations.kept.get(setting) or setting.recorded
+            timeline = self._emulations.kept.get(setting) or setting.shipped_run
             if timeline is not None:
                 run = timeline if self.cure else without_fixes(timeline)
                 pictures[setting.key] = data.add(run, False, calls=calls)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from joinlab.emulator.recorded import is_of_this_torch, recorded, ships, torch_is_loaded
+from joinlab.emulator.shipped_runs import is_of_this_torch, shipped_run, ships, torch_is_loaded
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.program import Program, check_inputs, program_name
 from joinlab.showing import running_shell
@@ -102,7 +102,7 @@ class BenchSetting:
     pad: int = 0
 
     @property
-    def recorded(self) -> Timeline | None:
+    def shipped_run(self) -> Timeline | None:
         """The emulation that ships with the package, if it is of the installed PyTorch. Imports no
         torch.
 
@@ -110,7 +110,7 @@ class BenchSetting:
         """
         if not self.ships:
             return None
-        return recorded(self.case, self.counts, self.engine.backend, self.engine.era)
+        return shipped_run(self.case, self.counts, self.engine.backend, self.engine.era)
 
     @property
     def ships(self) -> bool:
@@ -175,7 +175,7 @@ class Emulations:
         timeline = self.kept.get(setting)
         if timeline is not None:
             return timeline
-        timeline = setting.recorded
+        timeline = setting.shipped_run
         if timeline is None:
             timeline = self._emulated(setting)
         else:

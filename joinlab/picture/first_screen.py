@@ -34,10 +34,10 @@ from joinlab.picture.screen import (
     Tone,
 )
 from joinlab.story.evidence import Evidence
+from joinlab.story.forms.divergence import LeftOut
 from joinlab.story.forms.even import Even
 from joinlab.story.forms.fates import Raised
 from joinlab.story.forms.mismatch import WrongAnswer
-from joinlab.story.forms.parted import LeftOut
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.writers import TAGS

@@ -1,7 +1,7 @@
 """Layout: where the boxes of a first screen lie along time and across it, in px.
 
 The scripts get SIZES and GIVES and compute the same for their own width. For one width,
-static/scene.js and `svg` draw the same boxes.
+static/picture.js and `svg` draw the same boxes.
 
     t0   a stack   slim slim slim     big      mid      behind
     rank 0  [5 inputs] [] [] []  [anyone left?] [...]    ✓ finished
@@ -93,7 +93,7 @@ def along(screen: FirstScreen, room: float) -> tuple[list[tuple[float, float]], 
 
 
 class Across:
-    """Lanes that run across a picture of some width, as static/scene.js lays them out.
+    """Lanes that run across a picture of some width, as static/picture.js lays them out.
 
     t0, length, behind  px before the first column, of all columns, and for the endings
     thick, between      px of a lane, and between two of them

@@ -1,7 +1,7 @@
 """The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a
 saved notebook.
 
-It draws the boxes of `first_screen` at the positions from `layout`, as static/scene.js does, with the
+It draws the boxes of `first_screen` at the positions from `layout`, as static/picture.js does, with the
 colours of a light page and its own background.
 """
 

@@ -87,7 +87,7 @@ def is_ours(file: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def kind_of(file: str) -> str:
+def owner_of(file: str) -> str:
     """Where a file belongs: "torch", "library" (stdlib, site-packages, joinlab) or "program" (the
     learner's)."""
     if file.startswith(_TEACHING):
@@ -107,7 +107,7 @@ def call_site(frames: Iterable[Frame]) -> str | None:
     frames = tuple(frames)
     for wanted in ("program", "library"):
         for frame in frames:
-            if kind_of(frame.file) == wanted and not frame.file.startswith("<frozen"):
+            if owner_of(frame.file) == wanted and not frame.file.startswith("<frozen"):
                 return f"{frame.file}:{frame.line}"
     return None
 
@@ -115,7 +115,7 @@ def call_site(frames: Iterable[Frame]) -> str | None:
 def calling_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the learner's own code, from `frame` outwards."""
     while frame is not None and frame.f_code is not _PROGRAM_CALLER:
-        if kind_of(frame.f_code.co_filename) == "program":
+        if owner_of(frame.f_code.co_filename) == "program":
             return frame
         frame = frame.f_back
     return None
@@ -167,7 +167,7 @@ def from_reducer(frames: tuple[Frame, ...]) -> bool:
     for frame in frames:
         if frame.function == "_engine_run_backward":
             return True
-        if kind_of(frame.file) == "program":
+        if owner_of(frame.file) == "program":
             return False
     return not frames
 
@@ -181,7 +181,7 @@ def issued_in_backward(frames: tuple[Frame, ...]) -> bool:
 def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> str | None:
     inner: list[Frame] = []  # torch's frames between the call and the learner's line
     for frame in frames:
-        if kind_of(frame.file) == "program":
+        if owner_of(frame.file) == "program":
             break
         inner.append(frame)
     names = {frame.function for frame in inner}

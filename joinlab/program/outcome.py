@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 from joinlab._version import __version__
-from joinlab.program.labels import is_ours, kind_of
+from joinlab.program.labels import is_ours, owner_of
 from joinlab.program.plain_data import Repr
 
 
@@ -66,7 +66,7 @@ def site_of(error: BaseException) -> str | None:
     """The innermost line of the program itself that an exception passed through."""
     lines = []
     for frame in traceback.extract_tb(error.__traceback__):
-        if kind_of(frame.filename) == "program":
+        if owner_of(frame.filename) == "program":
             lines.append(f"{frame.filename}:{frame.lineno}")
     if lines:
         return lines[-1]

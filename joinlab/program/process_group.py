@@ -114,7 +114,7 @@ HOST_SYNCS = (
 """Methods of a tensor on a GPU that make the host wait for the stream."""
 
 
-def begin(
+def check_init_process_group(
     run: tuple[str, int, int], begun: bool, backend: object = None, *args: object, **kwargs: Any
 ) -> None:
     """init_process_group, called by a program: raise if it may not, with these arguments.
@@ -148,7 +148,7 @@ def begin(
         c10d._get_default_group().set_timeout(kwargs["timeout"])
 
 
-def batching(batch: Any) -> Any:
+def accept_own_groups(batch: Any) -> Any:
     """A replacement for batch_isend_irecv, `batch`, that also accepts joinlab's groups.
 
     torch issues the sends and recvs on NCCL as one only for its own class of group. Issued one by

@@ -32,7 +32,7 @@ from types import CodeType, FrameType, MemberDescriptorType
 from typing import Any, NamedTuple, TypeVar
 
 from joinlab.program.branches import LOOKUPS, Statement, statement_at
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.program.program import Inputs
 
 T = TypeVar("T")
@@ -337,7 +337,7 @@ def refuse_asked() -> None:
 @lru_cache(maxsize=4096)
 def followed(file: str) -> bool:
     """Whether a file is the learner's own and its text is known."""
-    return kind_of(file) == "program" and bool(linecache.getlines(file))
+    return owner_of(file) == "program" and bool(linecache.getlines(file))
 
 
 def traced_by() -> str | None:

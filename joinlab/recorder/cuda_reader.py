@@ -37,7 +37,7 @@ from joinlab.program.log_events import (
     first_field,
     next_field,
 )
-from joinlab.program.process_group import HOST_SYNCS, batching, values_in
+from joinlab.program.process_group import HOST_SYNCS, accept_own_groups, values_in
 from joinlab.recorder.call import RecordedCall, ValueReader
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_clock import GpuClock
@@ -125,7 +125,7 @@ class CudaReader(ValueReader):
         threading.Thread(target=self._poll_for_ever, daemon=True, name="joinlab-poll").start()
         _mark_host_syncs(waits)
         self._pause_for_captures()
-        c10d.batch_isend_irecv = dist.batch_isend_irecv = batching(c10d.batch_isend_irecv)
+        c10d.batch_isend_irecv = dist.batch_isend_irecv = accept_own_groups(c10d.batch_isend_irecv)
 
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 
 from joinlab.ops import Source
-from joinlab.program.labels import kind_of, sources_under
+from joinlab.program.labels import owner_of, sources_under
 from joinlab.program.log_events import (
     LINE_END,
     CallIssued,
@@ -98,7 +98,7 @@ class Spanned:
         callers = []
         while frame is not None:
             callers.append((frame.f_code, frame.f_lasti))
-            if kind_of(frame.f_code.co_filename) == "program":
+            if owner_of(frame.f_code.co_filename) == "program":
                 break
             frame = frame.f_back
         key = tuple(part for code, offset in callers for part in (id(code), offset))

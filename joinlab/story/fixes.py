@@ -34,7 +34,7 @@ from joinlab.backend.calls import is_peer_gone
 from joinlab.emulator.again import Rerun
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import FACTS, Op, decode_values
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.program.program import Program
 from joinlab.story.edits import candidates
 from joinlab.story.edits.edited import EDITED, Edited
@@ -427,7 +427,7 @@ def _leading(timeline: Timeline, edited: str) -> set[str]:
     for stack, origin in timeline.calls.select("stack", "origin").unique().iter_rows():
         if is_own(origin or ""):
             sites.update(frame.rpartition(" ")[0] for frame in stack or ())
-    program = (site for site in sites if kind_of(site.rpartition(":")[0]) == "program")
+    program = (site for site in sites if owner_of(site.rpartition(":")[0]) == "program")
     return {_text_of(site, edited) for site in program}
 
 

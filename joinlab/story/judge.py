@@ -14,7 +14,7 @@ from joinlab.analysis.wording import by_key, good
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.story.differences import divergence_of, has_keys
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
+from joinlab.story.forms import cause_of, divergence, even, fates, fix, notes, standing
 from joinlab.story.lines import EndingLine, Headline, Line, RankEnds
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline, TraceSource, expect_timeline
@@ -48,7 +48,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None, fix: bool = Tru
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
     expect_timeline(timeline, "diagnose")
-    return story_of(look(Evidence(timeline if fix else without_fixes(timeline), folding)))
+    return story_of(with_findings(Evidence(timeline if fix else without_fixes(timeline), folding)))
 
 
 def without_fixes(timeline: Timeline) -> Timeline:
@@ -58,7 +58,7 @@ def without_fixes(timeline: Timeline) -> Timeline:
     return copy
 
 
-def look(evidence: Evidence) -> Evidence:
+def with_findings(evidence: Evidence) -> Evidence:
     """The evidence with where the traces diverge and what fixes it, which the first call finds and
     stores in the Timeline's meta."""
     timeline = evidence.timeline
@@ -115,7 +115,7 @@ def _look_at_emulation(timeline: Timeline) -> None:
         return
     timeline.live.rerun = None
     emulated.meta["fixes_hidden"] = timeline.meta.get("fixes_hidden", False)
-    look(Evidence(emulated))
+    with_findings(Evidence(emulated))
     if "parting" in emulated.meta and "parting" not in timeline.meta:
         timeline.meta["parting"] = emulated.meta["parting"]
         timeline.meta["parting_emulated"] = True
@@ -175,7 +175,7 @@ def story_of(evidence: Evidence) -> Story:
     healthy = isinstance(headline, even.Even) and all(map(good, evidence.ends))
     # ranks that all finished have not parted
     further_forms = (
-        *(() if healthy else (parted,)),
+        *(() if healthy else (divergence,)),
         standing,
         *(() if evidence.meta.get("fixes_hidden") else (fix,)),
         fates,

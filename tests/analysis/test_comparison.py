@@ -12,7 +12,7 @@ from joinlab.analysis.matching import match
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
 from joinlab.timeline import Ending, Timeline
-from tests.drawn import timelines
+from tests.random_timelines import timelines
 from tests.timelines import Writer, case_timeline
 
 HUNG = Ending("hung", proven=False)

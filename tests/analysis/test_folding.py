@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_lanes
 from joinlab.analysis.matching import match
 from joinlab.timeline import Ending, Timeline
-from tests.drawn import timelines
+from tests.random_timelines import timelines
 from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")

@@ -28,8 +28,8 @@ from joinlab.story.evidence import Evidence
 from joinlab.story.judge import diagnose
 from tests import parallel_jobs
 from tests.bench.large import large as made
-from tests.drawn import lane_data
 from tests.dumps import write
+from tests.random_timelines import lane_data
 
 
 @pytest.fixture(scope="module")

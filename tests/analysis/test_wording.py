@@ -18,7 +18,7 @@ from joinlab.picture.svg import svg
 from joinlab.showing import short_site
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
-from tests.drawn import unzipped
+from tests.random_timelines import unzipped
 
 
 def test_what_controls_a_screen_leaves_as_escapes(

@@ -15,8 +15,8 @@ from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric
 from joinlab.ops import FACTS, Needs, Op, OpFacts, op_of
 from joinlab.program import process_group
+from tests.modelled_ranks import MakeFabric
 from tests.play import Call, play
-from tests.session import MakeFabric
 
 
 @pytest.mark.parametrize("op", Op)

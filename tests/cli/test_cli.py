@@ -27,8 +27,8 @@ from joinlab.cli.program import load_program
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
-from tests.drawn import timelines
 from tests.picture.test_page import data_of
+from tests.random_timelines import timelines
 from tests.timelines import Writer
 
 HUNG = Ending(EndKind.HUNG, call=3, group="0", proven=True)

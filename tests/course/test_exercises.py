@@ -30,7 +30,7 @@ from joinlab.emulator import scheduler
 from joinlab.launcher import isolated
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.spares import SPARES
-from tests.answers import SOLVED, fails, nothing, refusal, starters
+from tests.exercise_answers import SOLVED, fails, nothing, refusal, starters
 from tests.leftovers import alive
 from tests.material.course import fifth, first, fourth, second, third  # noqa: F401
 from tests.material.course.basis import ANSWERS

@@ -96,7 +96,7 @@ def test_imports_stand_in_the_first_cell(path):
 def prose(path: Path) -> list[str]:
     """The markdown cells without the links to the other notebooks, the questions, and the words that
     stand for a picture."""
-    from tests.minutes import prose_of
+    from tests.notebook_minutes import prose_of
 
     return [prose_of(BLOCK.sub("", text)) for text in cells(path, "markdown")]
 
@@ -121,28 +121,28 @@ def test_it_says_its_question_its_source_and_where_in_the_course_one_is(path):
 
 @every_notebook
 def test_it_states_the_minutes_that_are_estimated_for_it(path):
-    from tests.minutes import minutes
+    from tests.notebook_minutes import minutes
 
     assert f"About {minutes(path)} minutes" in " ".join(cells(path, "markdown")[0].split())
 
 
 @every_notebook
 def test_one_decides_or_types_something_every_few_minutes(path):
-    from tests.minutes import stretches
+    from tests.notebook_minutes import stretches
 
     assert max(stretches(path)) <= 5
 
 
 @every_notebook
 def test_the_teaching_page_has_the_minute_in_which_each_part_begins(path):
-    from tests.minutes import sections
+    from tests.notebook_minutes import sections
 
     title = re.match(r"# (.*)\.", cells(path, "markdown")[0])[1]
     assert f"| {title} | {sections(path)} |" in (FOLDER / "00_teaching.md").read_text()
 
 
 def test_the_main_line_takes_three_hours_as_is_said():
-    from tests.minutes import exact_minutes
+    from tests.notebook_minutes import exact_minutes
 
     assert 170 <= sum(map(exact_minutes, NOTEBOOKS[:5])) <= 180
     assert "main line takes three hours" in (FOLDER.parent / "README.md").read_text()

@@ -24,7 +24,7 @@ from IPython import get_ipython
 import joinlab
 from joinlab.course.moving import moving
 from joinlab.course.questions import BLOCK, Question, of_notebook, questions
-from tests import running
+from tests import notebook_runs
 from tests.course.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 from tests.pictures import drawn
 
@@ -105,7 +105,7 @@ every_page = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.st
 def ran(path: Path) -> tuple[Any, dict[str, Any]]:
     """A notebook and its variables, with a shell that leaves nothing."""
     main = sys.modules["__main__"]
-    found = running.run(path)
+    found = notebook_runs.run(path)
     assert sys.modules["__main__"] is main and get_ipython() is None
     return found
 

@@ -34,8 +34,8 @@ from joinlab.cli.report import run_report
 from joinlab.errors import TimelineFileError
 from joinlab.jobs import record, recording
 from joinlab.jobs.clocks import offsets
-from joinlab.jobs.recorded_timeline import GONE, is_over
 from joinlab.jobs.recording import RecordedFolder, load_recording
+from joinlab.jobs.timeline_of_logs import GONE, is_over
 from joinlab.ops import CallRow
 from joinlab.program.log_events import InputBegins
 from joinlab.recorder import bounded_log, events, interrupts, standstill
@@ -43,8 +43,8 @@ from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_n
 from joinlab.story.lines import LineKind
 from joinlab.timeline import INTERRUPTED, LOST, RUNNING, EndKind, Timeline
 from tests.forked import Job, forked, said_by, starter
+from tests.handmade_logs import begin, call, write
 from tests.nightly import sampled
-from tests.segments import begin, call, write
 from tests.timelines import same_timelines
 
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,9 @@ from joinlab.jobs.text.facts import TextFacts
 from joinlab.timeline import INTERRUPTED, LOST, NO_END, UNTOLD, EndKind
 from tests import logs
 from tests.dumps import quietly, write
+from tests.handmade_logs import begin, call
+from tests.handmade_logs import write as write_segment
 from tests.parallel_jobs import dumps, standing
-from tests.segments import begin, call
-from tests.segments import write as write_segment
 from tests.timelines import same_timelines
 
 LOGS = Path(__file__).parents[1] / "material" / "logs"

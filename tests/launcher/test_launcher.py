@@ -28,7 +28,7 @@ from joinlab.launcher.launcher import choose_backend
 from joinlab.launcher.terminal import ECHO_LINES
 from joinlab.timeline import EndKind, Timeline
 from tests.agreement import differences
-from tests.patience import launch_in_time
+from tests.launch_limits import launch_in_time
 from tests.timelines import DOCUMENTED
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")

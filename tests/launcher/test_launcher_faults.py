@@ -35,10 +35,10 @@ from joinlab.launcher import forkserver, isolated, launcher, monitor
 from joinlab.launcher.forkclient import RUN, ForkServer
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.spares import SPARES
-from joinlab.program.kept import KEPT
+from joinlab.program.bounded_output import KEPT
 from joinlab.timeline import EndKind, Timeline
+from tests.launch_limits import launch_in_time
 from tests.leftovers import alive
-from tests.patience import launch_in_time
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 

@@ -10,7 +10,7 @@ from joinlab.emulator import emulate as emulator
 from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook.bench import Bench, bench
 from joinlab.notebook.sweep import COUNTS, Overall
-from tests.drawn import lane_data
+from tests.random_timelines import lane_data
 
 
 def watched(made: Bench) -> Bench:

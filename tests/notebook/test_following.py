@@ -14,7 +14,7 @@ import joinlab
 from joinlab.errors import TimelineFileError
 from joinlab.jobs.follow import Following
 from joinlab.story.judge import diagnose
-from tests.segments import begin, call, write
+from tests.handmade_logs import begin, call, write
 
 OVER = '{"e":"return"}\n'
 

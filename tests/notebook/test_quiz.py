@@ -25,7 +25,7 @@ from joinlab.course.exercises import check
 from joinlab.course.questions import of_notebook, questions, with_questions
 from joinlab.timeline import Timeline
 from tests import more_scenarios
-from tests.answers import starters
+from tests.exercise_answers import starters
 from tests.material.course.house import AfterTheCall, joining
 
 
@@ -549,7 +549,7 @@ NOT_RUN = {
         *("same", "thrown", "alone", "count", "refused", "queue", "destroy", "same_size"),
         *("named", "threads"),
     ),
-    "of records, held by test_importers.py": ("stopped_after_511",),
+    "of records, held by test_dumps.py": ("stopped_after_511",),
     "of a wait that the model's clock does not show on gloo": ("hook_waits",),
     "of FSDP, which is not emulated": ("streams",),
     "advice, or a definition": ("mean", "overlapping", "thousands", "proven", "timeout"),

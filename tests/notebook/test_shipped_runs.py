@@ -21,15 +21,15 @@ import pytest
 
 import joinlab
 from joinlab import cases
-from joinlab.emulator import recorded
+from joinlab.emulator import shipped_runs
 from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook import bench as workbench
 from joinlab.picture.first_screen import first_screen
 from joinlab.timeline import Ending, Timeline
 from tests.nightly import sampled
 
-FOLDER = Path(recorded.__file__).with_name("recorded")
-COUNTS = list(product(range(recorded.MOST + 1), repeat=2))
+FOLDER = Path(shipped_runs.__file__).with_name("shipped")
+COUNTS = list(product(range(shipped_runs.MOST + 1), repeat=2))
 
 
 def titles() -> dict[int, str]:
@@ -43,7 +43,7 @@ def emulated(case: int, inputs: tuple[int, int], backend: str, era: str) -> Time
 def packed(titles: Mapping[int, str], timelines: Sequence[Timeline]) -> bytes:
     """A file of these Timelines, in the order of their positions."""
     text = "\n".join([json.dumps(titles), *map(written, timelines)])
-    for name, folder in recorded.folders().items():
+    for name, folder in shipped_runs.folders().items():
         text = text.replace(json.dumps(folder)[1:-1], name)
     return lzma.compress(text.encode())
 
@@ -76,13 +76,13 @@ def unquoted(output: tuple[str, ...]) -> list[list[str]]:
     return [[line for line in text.splitlines() if not line.startswith("    ")] for text in output]
 
 
-@pytest.mark.parametrize(("backend", "era"), recorded.FILES)
+@pytest.mark.parametrize(("backend", "era"), shipped_runs.FILES)
 @pytest.mark.parametrize("case", cases.CASES)
 def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
     for inputs in ((5, 6), (case % 9, 8 - case % 9), (8, 8), (0, 1)):
         fresh, found = (
             emulated(case, inputs, backend, era),
-            recorded.recorded(case, inputs, backend, era),
+            shipped_runs.shipped_run(case, inputs, backend, era),
         )
         assert found.calls.equals(fresh.calls) and found.spans.equals(fresh.spans)
         assert (found.ends, found.returns) == (fresh.ends, fresh.returns)
@@ -90,43 +90,45 @@ def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
         assert without_versions(found) == without_versions(fresh)
 
 
-@pytest.mark.parametrize(("case", "at"), [*zip(cases.CASES, cycle(recorded.FILES))])
+@pytest.mark.parametrize(("case", "at"), [*zip(cases.CASES, cycle(shipped_runs.FILES))])
 def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, at):
     # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
     gc.collect()
-    fresh, found = emulated(case, (2, 3), *at), recorded.recorded(case, (2, 3), *at)
+    fresh, found = emulated(case, (2, 3), *at), shipped_runs.shipped_run(case, (2, 3), *at)
     assert not found.live.traces and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
 
 
 def test_every_position_of_the_cases_ships_and_no_other():
-    assert recorded.titles() == titles()
+    assert shipped_runs.titles() == titles()
     for case, inputs in product(cases.CASES, COUNTS):
-        assert recorded.recorded(case, inputs).meta["inputs"] == list(inputs)
+        assert shipped_runs.shipped_run(case, inputs).meta["inputs"] == list(inputs)
     for case, inputs, options in (
         (99, (1, 1), {}),
         (4, (9, 1), {}),
         (4, (1, 1, 1), {}),
         (4, (1, 1), {"era": "1.10"}),
     ):
-        assert recorded.recorded(case, inputs, **options) is None
+        assert shipped_runs.shipped_run(case, inputs, **options) is None
 
 
 def tones(runs: Iterable[Timeline]) -> str:
-    """How each of them ends, as `recorded.endings` has it."""
+    """How each of them ends, as `shipped_runs.endings` has it."""
     return "".join(first_screen(run).tone[0] for run in runs)
 
 
 @pytest.mark.parametrize(
     ("backend", "era", "share"),
-    sampled(((*at, share) for at in recorded.FILES for share in range(7)), lambda row: row[2] == 0),
+    sampled(
+        ((*at, share) for at in shipped_runs.FILES for share in range(7)), lambda row: row[2] == 0
+    ),
 )
 def test_the_ending_of_every_run_ships_in_a_table(backend, era, share):
     """A seventh of the positions of each case: 7 divides neither their number nor a row's."""
     runs = (
-        recorded.recorded(case, inputs, backend, era)
+        shipped_runs.shipped_run(case, inputs, backend, era)
         for case, inputs in [*product(cases.CASES, COUNTS)][share::7]
     )
-    table = recorded.endings(backend, era)
+    table = shipped_runs.endings(backend, era)
     assert len(table) == len(cases.CASES) * len(COUNTS)
     assert table[share::7] == tones(runs)
     assert set(table) == ({"g", "b"} if backend == "gloo" else set("gwb"))
@@ -199,7 +201,7 @@ def test_what_is_written_is_read_as_it_was():
     run = emulated(4, (2, 3), "nccl", "today")
     title, line = lzma.decompress(packed(titles(), [run])).decode().splitlines()
     assert json.loads(title)["4"] == cases.CASES[4].title
-    assert recorded._read(line).calls.equals(run.calls)
+    assert shipped_runs._read(line).calls.equals(run.calls)
 
 
 def test_where_torch_is_loaded_nothing_is_recorded():
@@ -223,7 +225,7 @@ def test_what_was_not_recorded_is_covered_until_torch_is_there(options):
 
 if __name__ == "__main__":
     table = {}
-    for (backend, era), name in recorded.FILES.items():
+    for (backend, era), name in shipped_runs.FILES.items():
         runs = [emulated(case, inputs, backend, era) for case in cases.CASES for inputs in COUNTS]
         for run in runs:
             joinlab.diagnose(run)

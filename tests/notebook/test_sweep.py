@@ -12,7 +12,7 @@ import joinlab
 from joinlab import cases
 from joinlab.errors import ProgramError
 from joinlab.notebook.sweep import Overall, pairs, sweep
-from tests.drawn import lane_data
+from tests.random_timelines import lane_data
 from tests.timelines import same_timelines
 
 

@@ -12,7 +12,7 @@ from joinlab.notebook import stills
 from joinlab.notebook.view import View
 from joinlab.story.judge import diagnose
 from joinlab.timeline import load
-from tests.drawn import lane_data
+from tests.random_timelines import lane_data
 from tests.timelines import case_timeline
 
 

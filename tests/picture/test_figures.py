@@ -16,7 +16,7 @@ from joinlab.picture.details import call_details
 from joinlab.picture.figures import CALLS, PROGRAM, _track_rows, figure, hover
 from joinlab.picture.lane_data import pack
 from joinlab.timeline import Ending
-from tests.drawn import lane_data, timelines
+from tests.random_timelines import lane_data, timelines
 from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")

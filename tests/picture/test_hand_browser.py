@@ -17,7 +17,7 @@ import pytest
 
 from joinlab.cases import DOCUMENTED
 from joinlab.course.handout import write_handout
-from joinlab.emulator.recorded import endings, position, recorded
+from joinlab.emulator.shipped_runs import endings, position, shipped_run
 from joinlab.picture.first_screen import first_screen
 
 pytestmark = pytest.mark.browser
@@ -50,7 +50,7 @@ def opened(browser, path: Path, case: int = 4, **options: Any) -> Iterator[Any]:
 
 
 def headline(case: int, inputs: tuple[int, int] = (5, 6)) -> str:
-    run = recorded(case, inputs)
+    run = shipped_run(case, inputs)
     assert run is not None
     return "".join(piece.text for piece in first_screen(run).headline).replace("`", "")
 

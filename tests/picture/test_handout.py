@@ -9,7 +9,7 @@ import pytest
 
 from joinlab.cases import CASES
 from joinlab.course.handout import BARRIERS, write_handout
-from tests.drawn import lane_data
+from tests.random_timelines import lane_data
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from joinlab.picture.details import MADE, call_details
 from joinlab.picture.first_screen import first_screen, folded
 from joinlab.picture.lane_data import FIRST, KINDS, MEANINGS, SMALL, LaneData, pack
 from joinlab.story.writers import TAGS
-from tests.drawn import lane_data, timelines
+from tests.random_timelines import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
 
 

@@ -13,7 +13,7 @@ from joinlab.analysis.wording import measured, sign, title
 from joinlab.emulator.emulate import emulate
 from joinlab.picture.page import MAX_OUTPUT, Position, page, slider_page, write_html
 from joinlab.timeline import Ending, timeline_from_rows
-from tests.drawn import lane_data
+from tests.random_timelines import lane_data
 from tests.timelines import Writer, case_timeline
 
 SOURCE = {

@@ -54,7 +54,7 @@ def test_modules_are_joined_below_those_that_they_need(name):
         assert (
             len(re.findall(rf"(?m)^export .*\b(?:function|class|const) {export}\b", joined)) == 1
         ), export
-    assert joined.index("export class Scene") < joined.index("new Scene")
+    assert joined.index("export class Picture") < joined.index("new Picture")
 
 
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node to run a script with")

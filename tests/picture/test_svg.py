@@ -14,7 +14,7 @@ from joinlab.picture.layout import Across
 from joinlab.picture.svg import svg
 from joinlab.picture.theme import FILLS
 from joinlab.timeline import Ending
-from tests.drawn import timelines
+from tests.random_timelines import timelines
 from tests.timelines import Writer, case_timeline
 
 NS = "{http://www.w3.org/2000/svg}"

@@ -46,7 +46,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.program.process_group import HOST_SYNCS, METHODS, batching
+from joinlab.program.process_group import HOST_SYNCS, METHODS, accept_own_groups
 from tests.standin.network import receive, send, tensor_of
 
 PATH = "JOINLAB_TEST_NETWORK"
@@ -489,7 +489,7 @@ def without_recorder() -> None:
         return _real_group({"cuda": "nccl"}, ranks, None, options)[0]
 
     # torch issues a batch as one for its own class of group alone
-    c10d.batch_isend_irecv = dist.batch_isend_irecv = batching(c10d.batch_isend_irecv)
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = accept_own_groups(c10d.batch_isend_irecv)
     helper = c10d._new_process_group_helper
     dist.Backend.register_backend("standin", create, extended_api=True, devices=["cpu", "cuda"])
 

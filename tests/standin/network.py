@@ -28,7 +28,7 @@ from torch._C import _distributed_c10d as c10d
 from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall, Knobs
 from joinlab.nccl.fabric import NcclFabric
-from tests.session import RankOver, Session, SessionRank
+from tests.modelled_ranks import RankOver, Session, SessionRank
 
 LENGTH = struct.Struct("<Q")
 OPTIONS = ("rootRank", "rootTensor", "asyncOp")

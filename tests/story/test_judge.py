@@ -21,8 +21,8 @@ from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
 from joinlab.story.story import Story
 from joinlab.timeline import NO_END, RUNNING, Ending, EndKind, timeline_from_rows
-from tests.drawn import timelines
 from tests.proofs import proof_of
+from tests.random_timelines import timelines
 from tests.timelines import SIZES, Writer, case_timeline
 
 DONE = Ending(EndKind.FINISHED)

@@ -7,7 +7,7 @@ import pytest
 from joinlab.analysis.reasons import OneOf
 from joinlab.cases import case_1
 from joinlab.emulator.emulate import emulate
-from joinlab.emulator.recorded import recorded
+from joinlab.emulator.shipped_runs import shipped_run
 from joinlab.story.forms.fates import Finished
 from joinlab.story.forms.fix import TriedEdit
 from joinlab.story.forms.kept_waiting import Shows
@@ -67,7 +67,7 @@ def test_a_story_has_one_headline_and_it_is_the_first_line(lines: tuple[Line, ..
 
 
 def test_a_headline_says_that_all_finished_where_calls_clashed() -> None:
-    run = recorded(4, (3, 6), era="1.9")
+    run = shipped_run(4, (3, 6), era="1.9")
     assert diagnose(run).sentence.endswith(
         "Rank 1's barrier answered. Both ranks finished, by luck."
     )

@@ -9,9 +9,9 @@ from itertools import chain, product
 import pytest
 
 from joinlab.program.divergence import Branch
+from joinlab.story.forms.divergence import AtDivergence
 from joinlab.story.forms.meeting import Met
 from joinlab.story.forms.mismatch import Alone
-from joinlab.story.forms.parted import Parted
 from joinlab.story.lines import Edit, Line, LineKind, NamedCall, SourceLine
 from joinlab.story.story import EndingLine, Story
 from joinlab.timeline import Timeline
@@ -107,7 +107,7 @@ def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Named
 def parted(line: str, *sides: tuple[int, ...]) -> Line:
     lines = (SourceLine(site_of("pf.f01", line)),)
     went = [Branch(ranks=[*side], how="over", line=0, text="") for side in sides]
-    return Parted(0, False, went, ranks=(0, 1), lines=lines)
+    return AtDivergence(0, False, went, ranks=(0, 1), lines=lines)
 
 
 GOOD = parted("for x in inputs:", (0,), (1,))

@@ -8,10 +8,10 @@ import { unpack } from "./data.js";
 import { Grid, MIXED } from "./grid.js";
 import { player } from "./play.js";
 import { save } from "./save.js";
-import { FOOT, Scene, along, columnsOf } from "./scene.js";
+import { FOOT, Picture, along, columnsOf } from "./picture.js";
 import { Store } from "./store.js";
 import { coded, esc, px, tag, widthOf } from "./text.js";
-import { fill, lineNumber, tags, tellSlot } from "./told.js";
+import { fill, lineNumber, tags, tellSlot } from "./details.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const THIN = 300; // px: of narrower ones a name has two lines, as in JupyterLab on a phone
@@ -35,7 +35,7 @@ export class First {
   run = null;
   /** @type {RawRun} */
   main = null;
-  /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
+  /** Of this run, and of one beside it on the same axis. @type {Picture[]} */
   scenes = [];
   at = null;
   // The slot of the call that the play head has come to.
@@ -373,7 +373,7 @@ export class First {
     }
     this.scenes = runs.map(
       (one, i) =>
-        new Scene(data, one, `${this.name}-${i}`, {
+        new Picture(data, one, `${this.name}-${i}`, {
           turned,
           phone,
           width: (pictures > 1 ? width : beside) / pictures,
@@ -497,7 +497,7 @@ export class First {
       write(this.pictures[i].firstElementChild, this.heads(face));
   }
 
-  /** @param {Scene | Grid} face */
+  /** @param {Picture | Grid} face */
   heads(face) {
     const { run, turned, pitch, thick } = face,
       { short, ranks, outlier } = run.scene;
@@ -554,7 +554,7 @@ export class First {
     return beside + tag("svg", { "aria-hidden": "true", width: per * step, height }, dots);
   }
 
-  /** @param {Scene | Grid} face */
+  /** @param {Picture | Grid} face */
   scrubber(face) {
     const { turned, long, t0, scrub } = face,
       [left, top] = turned ? [0, 10] : [t0 - 66, scrub - 19],

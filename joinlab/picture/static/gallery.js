@@ -4,7 +4,7 @@ import { arrow, choice, find, findAll } from "./dom.js";
 import { First } from "./first.js";
 import { data, follow } from "./page.js";
 import { show } from "./positions.js";
-import { Scene } from "./scene.js";
+import { Picture } from "./picture.js";
 import { Store } from "./store.js";
 import { tag } from "./text.js";
 
@@ -77,7 +77,7 @@ class Gallery extends First {
 
   /** The large picture of a run without its words. @param {RawRun} run */
   small(run, at) {
-    const scene = new Scene(data, run, `${this.name}-${at}`, { width: NOMINAL }),
+    const scene = new Picture(data, run, `${this.name}-${at}`, { width: NOMINAL }),
       { t0, side, long, n, pitch, between } = scene,
       box = [t0 - 6, side - 14, Math.max(540, long + 12), n * pitch - between + 22].join(" ");
     return scene

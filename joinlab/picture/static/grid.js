@@ -30,7 +30,7 @@ import {
   word,
   words,
 } from "./text.js";
-import { linesOf, stateOf } from "./told.js";
+import { linesOf, stateOf } from "./details.js";
 
 const { abs, ceil, floor, max, min, round } = Math;
 

@@ -3,7 +3,7 @@
 
 import { arrow, chord, drag, element, find, hit, write } from "./dom.js";
 import { esc, tag } from "./text.js";
-import { lineNumber, tags } from "./told.js";
+import { lineNumber, tags } from "./details.js";
 
 const PLACES = ["inside the loop", "after the loop", "left out"];
 const LINES = ["for input in inputs:", "loss = model(input)", "loss.backward()"];

@@ -11,7 +11,7 @@ from joinlab.analysis.wording import by_key, differing_text
 from joinlab.backend.calls import is_peer_gone
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
-from joinlab.story.forms import even, meeting, mismatch, parted, pasted, standing
+from joinlab.story.forms import divergence, even, meeting, mismatch, pasted, standing
 from joinlab.story.forms.fates import has_lost_peer, is_timeout
 from joinlab.story.lines import Fix, Line, SourceLine, form
 from joinlab.story.words import Text, code, listing, say
@@ -65,7 +65,7 @@ def unused(evidence: Evidence) -> Iterator[Line]:
 
 
 @form
-class SameWay(Fix):
+class SamePath(Fix):
     """join: whether join() could shadow all calls of the loop"""
 
     join: bool
@@ -78,10 +78,10 @@ class SameWay(Fix):
     def test(self) -> Text:
         """The test at which the traces diverge."""
         test = self.lines[0]
-        return say("{} ({})", code(parted.quoted(test.text)), short_site(test.site))
+        return say("{} ({})", code(divergence.quoted(test.text)), short_site(test.site))
 
 
-class SameRounds(SameWay):
+class SameRounds(SamePath):
     def words(self) -> Text:
         join = say(", or wrap it in {}", code("with model.join():")) if self.join else ()
         return say("Give every rank as many rounds of {}{}.", self.test(), join)
@@ -92,11 +92,11 @@ def _at_test(evidence: Evidence) -> Iterator[Line]:
     behind it, before its peers."""
     if _killed(evidence) and any(is_peer_gone(end.text) for end in evidence.ends):
         return
-    for line in parted.find(evidence):
-        if isinstance(line, parted.Parted):
+    for line in divergence.find(evidence):
+        if isinstance(line, divergence.AtDivergence):
             is_loop = line.lines[0].text.startswith(("for ", "while "))
             is_loop &= all(side["how"] not in ("raise", "call", "resume") for side in line.went)
-            form = SameRounds if is_loop else SameWay
+            form = SameRounds if is_loop else SamePath
             yield form(is_loop and _can_join(evidence), ranks=line.ranks, lines=line.lines)
 
 

@@ -16,7 +16,7 @@ from joinlab.analysis.matching import Slot, differences
 from joinlab.analysis.wording import good
 from joinlab.backend.calls import Key, call_of, is_peer_gone
 from joinlab.ops import COUNTERPART
-from joinlab.program.labels import Frame, kind_of
+from joinlab.program.labels import Frame, owner_of
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.forms.meeting import given
@@ -483,7 +483,7 @@ def raised_at(output: str) -> tuple[str, ...]:
     >>> raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
     ('train.py:9',)
     """
-    own = (frame for frame in frames_of(output) if kind_of(frame.file) == "program")
+    own = (frame for frame in frames_of(output) if owner_of(frame.file) == "program")
     return tuple(f"{frame.file}:{frame.line}" for frame in own)[::-1]
 
 

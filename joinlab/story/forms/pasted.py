@@ -144,7 +144,7 @@ class TextCalls(FromText):
         return say("{}{}{}", self.noun(index), numbered_text, self.sizes[index])
 
 
-class TextApart(TextCalls):
+class TextUnmatched(TextCalls):
     template = "{} waited in {}"
 
 
@@ -462,7 +462,7 @@ def _waiting(evidence: Evidence, open_: list[CallRow], still: Sequence[int]) -> 
         return _calls(evidence, TextAwaited, kinds)
     if stuck and not kinds[1:]:
         return TextStuck(ranks=tuple(stuck))
-    return _calls(evidence, TextApart if kinds[1:] else TextWaits, kinds)
+    return _calls(evidence, TextUnmatched if kinds[1:] else TextWaits, kinds)
 
 
 def _first_calls(rows: Sequence[CallRow]) -> list[list[CallRow]]:

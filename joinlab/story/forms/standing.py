@@ -14,7 +14,7 @@ import polars as pl
 
 from joinlab.analysis.wording import by_key
 from joinlab.ops import Stood
-from joinlab.program.labels import kind_of
+from joinlab.program.labels import owner_of
 from joinlab.showing import short_site
 from joinlab.story.evidence import Evidence
 from joinlab.story.lines import Cause, Fix, Headline, Line, Note, SourceLine, form
@@ -128,7 +128,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
 
 
 @form
-class StandApart(Headline):
+class StandInOtherCalls(Headline):
     """more: whether others stand elsewhere"""
 
     says_ends = True
@@ -164,7 +164,7 @@ def outside_calls(evidence: Evidence) -> tuple[Line, ...]:
     sides = sorted(by_site.items(), key=lambda item: (len(item[1]), item[1]))[:2]
     lines = tuple(SourceLine(site, "", tuple(ranks)) for site, ranks in sides)
     about = evidence.about((ranks for _, ranks in sides), ranks=unfinished)
-    return (StandApart(len(by_site) > 2, lines=lines, **about),)
+    return (StandInOtherCalls(len(by_site) > 2, lines=lines, **about),)
 
 
 def standing_of(evidence: Evidence, rank: int) -> list[Standing]:
@@ -245,7 +245,7 @@ class Standing:
         self.frames = [
             (site, name)
             for site, name in all_frames
-            if kind_of(site.rpartition(":")[0]) == "program"
+            if owner_of(site.rpartition(":")[0]) == "program"
         ]
         self.callers = tuple(SourceLine(site) for site, _ in self.frames[1:])
         self.is_in_call = any("distributed/distributed_c10d.py:" in site for site, _ in all_frames)

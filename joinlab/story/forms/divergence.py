@@ -45,11 +45,11 @@ class AtTest(Line):
         return say(template, self.before, text, location, listing(sides_text, "; "), emulated)
 
 
-class Parted(AtTest):
+class AtDivergence(AtTest):
     """The test at which the traces finally diverge."""
 
 
-class PartedBefore(AtTest):
+class AtEarlierTest(AtTest):
     """A test that set a value for a later one."""
 
     before = "Before, "
@@ -136,7 +136,7 @@ def _branches(test: Test) -> bool:
 def _lines(tests: Sequence[Test], emulated: bool) -> Iterator[Line]:
     for index, test in enumerate(reversed(tests)):
         ranks = tuple(sorted(rank for side in test["sides"] for rank in side["ranks"]))
-        form = PartedBefore if index else Parted
+        form = AtEarlierTest if index else AtDivergence
         yield form(
             test["line"],
             emulated,

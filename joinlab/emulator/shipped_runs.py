@@ -59,13 +59,13 @@ def titles() -> Mapping[int, str]:
     return {int(number): title for number, title in json.loads(_lines("nccl", "today")[0]).items()}
 
 
-def recorded(
+def shipped_run(
     case: int, inputs: Sequence[int], backend: str = "nccl", era: str = "today"
 ) -> Timeline | None:
     """The emulation of a case as it would come out on this machine, or None if it is not here.
     Imports no torch.
 
-    recorded(4, (5, 6)).ends[1].kind            # hung
+    shipped_run(4, (5, 6)).ends[1].kind            # hung
     """
     if not ships(case, inputs, backend, era):
         return None
@@ -79,7 +79,7 @@ def ships(
     era: str = "today",
     of_this_torch: bool = False,
 ) -> bool:
-    """Whether `recorded` has this emulation. It is not read for that.
+    """Whether `shipped_run` has this emulation. It is not read for that.
 
     of_this_torch  and was made by the installed PyTorch
     """
@@ -101,7 +101,7 @@ def _made_by(backend: str, era: str) -> str:
 def endings(backend: str, era: str) -> str:
     """How each run of a file ends, in the order of their positions: as `tone` of a first screen, by
     its first letter."""
-    table = (files("joinlab.emulator") / "recorded" / "endings.json").read_text("utf-8")
+    table = (files("joinlab.emulator") / "shipped" / "endings.json").read_text("utf-8")
     letters: str = json.loads(table)[FILES[backend, era]]
     return letters
 
@@ -113,7 +113,7 @@ def position(case: int, inputs: Sequence[int]) -> int:
 
 @cache
 def _lines(backend: str, era: str) -> list[str]:
-    packed = (files("joinlab.emulator") / "recorded" / f"{FILES[backend, era]}.xz").read_bytes()
+    packed = (files("joinlab.emulator") / "shipped" / f"{FILES[backend, era]}.xz").read_bytes()
     return lzma.decompress(packed).decode().splitlines()
 
 

@@ -88,7 +88,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def jobs_of(call: EmulatedCall) -> list[GlooCollective]:
+def collectives_of(call: EmulatedCall) -> list[GlooCollective]:
     """The collectives that gloo runs for a call, in order. A call that has several has as many
     numbers."""
     args, size = call.args, len(call.group.ranks)
@@ -160,33 +160,33 @@ class Task(NetworkPart):
     """One collective of one rank, as a worker thread carries it out: a call, or one part of a
     coalesced one.
 
-    job        what PyTorch makes of the call (`jobs_of`), and `op` what gloo runs of it
-    part       the memory, once a worker has begun with it
-    number     among the collectives of the group, from 0: gloo's tag
-    undefined  its result holds memory that was never set
+    collective  what PyTorch makes of the call (`collectives_of`), and `op` what gloo runs of it
+    part        the memory, once a worker has begun with it
+    number      among the collectives of the group, from 0: gloo's tag
+    undefined   its result holds memory that was never set
     """
 
-    def __init__(self, call: EmulatedCall, job: GlooCollective, number: int) -> None:
+    def __init__(self, call: EmulatedCall, collective: GlooCollective, number: int) -> None:
         super().__init__()
         self.call = call
-        self.job = job
-        self.op = job.op
+        self.collective = collective
+        self.op = collective.op
         self.part = CallPart([], [])
         self.undefined = False
         self.number = number
         self.done = False
 
 
-def program(network: Network, task: Task, size: int) -> Waits:
+def messages_of(network: Network, task: Task, size: int) -> Waits:
     """This rank's part of the collective, with its bytes, to be run message by message."""
     part, op, me, root = task.part, task.op, task.call.group_rank, task.call.root
-    if task.job.sparse is not None:
+    if task.collective.sparse is not None:
         slot = messages.kind(Op.ALL_GATHER), task.number
-        yield from all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
+        yield from all_reduce_sparse(network, task, task.collective.sparse, slot, me, size)
         return
 
     def add(local: Bytes, came: Bytes) -> Bytes:
-        return combine(part.dtype, task.job.reduce_op, local, came)
+        return combine(part.dtype, task.collective.reduce_op, local, came)
 
     ins, outs = (list(map(len_of, side)) for side in (part.ins, part.outs))
     item = part.dtype.itemsize if ins or outs else 0

@@ -1,6 +1,6 @@
-// The first screen's picture: lanes of calls, drawn from a scene (picture/first_screen.py), with time to the
-// right or down. Of every drawing the geometry is kept, so that one position can pose it (play.js): `at` is a
-// column and a fraction of it, null the picture at rest.
+// The picture of a first screen (picture/first_screen.py): lanes of calls, with time to the right or
+// down. Of every drawing the geometry is kept, so that one position can pose it (play.js): `at` is a column
+// and a fraction of it, null the picture at rest.
 
 import { still, travel } from "./play.js";
 import { find, findAll } from "./dom.js";
@@ -70,7 +70,7 @@ export function along(columns, looks, how, room) {
 export const FOOT = 48; // px below columns, for endings
 const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
 
-export class Scene extends Lanes {
+export class Picture extends Lanes {
   /** The column that is shown at rest. @type {number | undefined} */
   rest;
   phone = "";
@@ -83,7 +83,7 @@ export class Scene extends Lanes {
   cover = ""; // what covered lanes say
 
   /** @param {LaneData} data @param {RawRun} run @param name of the view, for ids
-   * @param {Partial<Scene>} how */
+   * @param {Partial<Picture>} how */
   constructor(data, run, name, how) {
     super();
     Object.assign(this, how);

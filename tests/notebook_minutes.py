@@ -1,6 +1,6 @@
 """Estimates the minutes of each notebook from its words, lines, cells, questions and exercises.
 
-    python -m tests.minutes
+    python -m tests.notebook_minutes
 
 The figures below are assumptions, not measured with people. test_notebooks.py compares each
 notebook's stated minutes with these estimates.

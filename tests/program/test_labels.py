@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from joinlab.ops import Op
-from joinlab.program.labels import MAX_FRAMES, Frame, Stacks, call_site, kind_of, label, walk
+from joinlab.program.labels import MAX_FRAMES, Frame, Stacks, call_site, label, owner_of, walk
 
 TORCH = "/env/lib/python3.11/site-packages/torch/"
 USER = Frame("/project/train.py", 12, "worker")
@@ -96,11 +96,11 @@ def test_kinds_of_files() -> None:
     import joinlab.cases
     import joinlab.recorder.recorder
 
-    assert kind_of("/kernels/ipykernel_7/123.py") == "program"
-    assert kind_of(TORCH + DDP) == "torch"
-    assert kind_of(contextlib.__file__) == "library"
-    assert kind_of(joinlab.recorder.recorder.__file__) == "library"
-    assert kind_of(joinlab.cases.__file__) == "program"
+    assert owner_of("/kernels/ipykernel_7/123.py") == "program"
+    assert owner_of(TORCH + DDP) == "torch"
+    assert owner_of(contextlib.__file__) == "library"
+    assert owner_of(joinlab.recorder.recorder.__file__) == "library"
+    assert owner_of(joinlab.cases.__file__) == "program"
 
 
 def test_each_distinct_stack_is_numbered_once() -> None:

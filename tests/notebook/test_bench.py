@@ -13,7 +13,7 @@ import pytest
 import joinlab
 from joinlab import cases
 from joinlab.emulator import emulate as emulator
-from joinlab.emulator import recorded
+from joinlab.emulator import shipped_runs
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
@@ -22,8 +22,8 @@ from joinlab.notebook.bench import LINES, Bench, bench
 from joinlab.notebook.settings import ENGINES
 from joinlab.story.lines import LineKind
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
-from tests.drawn import lane_data, unzipped
 from tests.leftovers import assert_nothing_left
+from tests.random_timelines import lane_data, unzipped
 
 
 @pytest.fixture(autouse=True)
@@ -141,11 +141,11 @@ def test_the_six_places_of_the_barrier_are_sent_before_one_is_chosen(monkeypatch
         for case in cases.DOCUMENTED
     }
     assert (
-        made.controls["endings"] == recorded.endings("nccl", "today")
+        made.controls["endings"] == shipped_runs.endings("nccl", "today")
         and len(made.controls["loop"]) == 6
     )
     made.engine = "emulated nccl 1.9"
-    assert made.controls["endings"] == recorded.endings("nccl", "1.9")
+    assert made.controls["endings"] == shipped_runs.endings("nccl", "1.9")
     assert [*pictures_of_places(made, monkeypatch)][3] == "4,emulated nccl 1.9,7,0,2,3"
 
 
@@ -182,7 +182,7 @@ def test_what_was_emulated_lately_is_kept(emulated):
 
 
 def test_what_ships_for_another_pytorch_is_shown_until_torch_is_loaded_and_no_longer(monkeypatch):
-    monkeypatch.setattr(recorded, "_installed_torch", lambda: "2.14.0")
+    monkeypatch.setattr(shipped_runs, "_installed_torch", lambda: "2.14.0")
     monkeypatch.setattr(settings, "torch_is_loaded", lambda: False)
     kept, setting = (
         settings.Emulations(),
@@ -194,7 +194,7 @@ def test_what_ships_for_another_pytorch_is_shown_until_torch_is_loaded_and_no_lo
 
 
 def test_what_ships_for_another_pytorch_is_emulated(emulated, monkeypatch):
-    monkeypatch.setattr(recorded, "_installed_torch", lambda: "2.14.0")
+    monkeypatch.setattr(shipped_runs, "_installed_torch", lambda: "2.14.0")
     bench(case=1, inputs=(1, 2))
     assert len(emulated) == 1
 

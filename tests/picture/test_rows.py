@@ -10,7 +10,7 @@ from joinlab.cases import DOCUMENTED
 from joinlab.picture.first_screen import first_screen
 from joinlab.picture.rows import RowKind, kind, plan
 from joinlab.timeline import Ending
-from tests.drawn import timelines
+from tests.random_timelines import timelines
 from tests.timelines import Writer, case_timeline, documented_rows
 
 DONE = Ending("finished")

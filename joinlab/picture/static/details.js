@@ -1,5 +1,4 @@
-// What is known of the calls of one place, a card for each lane: what it put in, got out and made of it, its
-// lines.
+// The calls of one slot, a card for each lane: what it put in, got out and made of it, its lines.
 
 import { FAILED, OPEN, QUEUED, callsOf, laneOf, slotsOf } from "./columns.js";
 import { button } from "./dom.js";
