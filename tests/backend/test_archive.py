@@ -39,6 +39,7 @@ from joinlab.timeline import (
     timeline_from_parts,
     timeline_from_rows,
 )
+from tests.nightly import sampled
 from tests.random_programs import draw, program_of
 from tests.timelines import same_timelines
 
@@ -454,7 +455,7 @@ def test_a_table_of_version_1_that_takes_more_than_allowed_is_refused() -> None:
         archive.unpack(bomb, "x", timeline_from_parts, max_bytes=64 << 20)
 
 
-@pytest.mark.parametrize("at", [4, 6, 8])
+@pytest.mark.parametrize("at", sampled([4, 6, 8], (6).__eq__))
 @pytest.mark.parametrize("claimed", [b"\xfe\xff\xff\xff\x0f", b"\x01"])
 def test_a_table_of_version_1_whose_page_claims_another_size_is_refused(
     at: int, claimed: bytes

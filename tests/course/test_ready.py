@@ -119,6 +119,7 @@ def doctor_without_a_network(before: str = "") -> subprocess.CompletedProcess[st
 REPAIR = "sudo ip link set lo up"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not can_unshare(), reason="needs a network namespace")
 def test_with_gloo_blocked_the_command_that_repairs_it_is_told():
     blocked = doctor_without_a_network()

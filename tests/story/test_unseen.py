@@ -64,7 +64,7 @@ TESTED = [name for name in table() if "." in name or name.startswith(USERS)]
 def is_daily(at: int, backend: str) -> bool:
     if TESTED[at].startswith(USERS):
         return backend == BACKENDS[at % 2]
-    return at % 2 == 0 and backend == BACKENDS[at // 2 % 2]
+    return at % 4 == 0 and backend == BACKENDS[at // 4 % 2]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def is_daily(at: int, backend: str) -> bool:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_said_is_so_and_nothing_is_left_out(at: int, backend: str) -> None:
-    """Every user's program and every second other one, with the rules of gloo and of NCCL by turns;
+    """Every user's program and every fourth other one, with the rules of gloo and of NCCL by turns;
     `python -m tests.nightly` has all with both."""
     assert check(TESTED[at], backend) == []
 
