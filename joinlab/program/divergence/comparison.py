@@ -86,8 +86,8 @@ class TraceComparison:
         if {step.event for step in here} != {"line", "return"}:
             return None
         for fork in reversed(self.forks):
-            place = fork.depth, fork.tests[0].function
-            if place == (self.depth, here[0].function) and fork.statement.returns:
+            same_run = fork.depth == self.depth and fork.tests[0].function == here[0].function
+            if same_run and fork.statement.returns:
                 return fork
         return None
 

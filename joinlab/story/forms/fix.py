@@ -233,9 +233,10 @@ def _foreign_slot(evidence: Evidence, rank: int) -> Slot | None:
         if slot is None or rank not in slot.calls:
             continue
         key = rank, slot.group, slot.calls[rank]
-        sites = [*{row["call_site"] for row in evidence.matched.calls_of(slot).values()}]
-        other = {"origin", "root"} & {*slot.differs} or (slot.differs and sites[1:])
-        foreign = "op" in slot.differs or (slot.met and other)
+        sites = {row["call_site"] for row in evidence.matched.calls_of(slot).values()}
+        of_another = not {"origin", "root"}.isdisjoint(slot.differs)
+        of_another |= bool(slot.differs) and len(sites) > 1
+        foreign = "op" in slot.differs or (slot.met and of_another)
         if foreign and key != evidence.awaited(rank) and not _on_its_way_out(evidence, key):
             return slot
     return None

@@ -218,8 +218,9 @@ def since(evidence: Evidence) -> tuple[Slot, Sequence[Side]] | None:
         return None
     slot, sides = difference.slots[difference.first or 0], (lead.ahead, lead.behind)
     rows = [difference.call(slot, side[0]) for side in sides if side[0] in slot.calls]
-    apart = slot is not difference.slot and len({row["call_site"] for row in rows}) > 1
-    return (slot, sides) if apart else None
+    if slot is difference.slot or len({row["call_site"] for row in rows}) < 2:
+        return None
+    return slot, sides
 
 
 @form
