@@ -303,7 +303,7 @@ def group_names(
         if desc not in ("", "undefined", "default_pg"):
             label = desc
         else:
-            label = f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers}"
+            label = f"{'ranks' if len(ranks) > 1 else 'rank'} {numbers}"
         namesakes = sum(name_before.partition(" (")[0] == label for name_before in names.values())
         names[name] = (
             label

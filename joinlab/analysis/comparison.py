@@ -223,16 +223,16 @@ def _differences(
     """
     pairs: dict[int, tuple[Call, Call]] = {}
     for rank in sorted(left_calls.keys() & right_calls.keys()):
-        left, right = left_calls[rank], right_calls[rank]
-        if _name(left) == _name(right):
-            pairs[rank] = left, right
+        left_call, right_call = left_calls[rank], right_calls[rank]
+        if _name(left_call) == _name(right_call):
+            pairs[rank] = left_call, right_call
     ranks = sorted((left_calls.keys() | right_calls.keys()) - pairs.keys())
     if ranks:
         left_text, right_text = (run.issued(start, ranks) for run, start in starts)
         yield "parts", f"{left_run} {left_text}; {right_run} {right_text}"
     ranks_by_fates: dict[tuple[str, str], list[int]] = {}
-    for rank, (left, right) in pairs.items():
-        fates = _fate(left), _fate(right)
+    for rank, (left_call, right_call) in pairs.items():
+        fates = _fate(left_call), _fate(right_call)
         if fates[0] != fates[1]:
             ranks_by_fates.setdefault(fates, []).append(rank)
     texts = []
@@ -246,13 +246,13 @@ def _differences(
         )
     if texts:
         yield "parts", "; ".join(texts)
-    for rank, (left, right) in pairs.items():
-        if _fate(left) == _fate(right) and _read(left) != _read(right):
-            text = f"rank {rank} reads {_read(left)} {left_run}, and {_read(right)} {right_run}"
-            yield "read", text
-        if _carried(left) != _carried(right):
-            name = f"rank {rank}'s {quoted(left)}"
-            yield "data", f"{name} is {_carried(left)} {left_run}, {_carried(right)} {right_run}"
+    for rank, (left_call, right_call) in pairs.items():
+        if _fate(left_call) == _fate(right_call) and _read(left_call) != _read(right_call):
+            reads = f"reads {_read(left_call)} {left_run}, and {_read(right_call)} {right_run}"
+            yield "read", f"rank {rank} {reads}"
+        if _carried(left_call) != _carried(right_call):
+            carries = f"is {_carried(left_call)} {left_run}, {_carried(right_call)} {right_run}"
+            yield "data", f"rank {rank}'s {quoted(left_call)} {carries}"
 
 
 def _where(row: ComparedRow, starts: Sequence[tuple[_ComparedRun, int]], timeline: Timeline) -> str:

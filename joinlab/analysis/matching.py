@@ -94,7 +94,7 @@ class Matched:
         """All calls; or those in some `slots`; or those of some `ranks`: the others are `lost`
         in their slots."""
         reading = read(timeline)
-        # a copy: the Timeline may keep what is made here, and a circle outlive it
+        # a copy, since the Timeline caches what is made here, and each would keep the other alive
         self.timeline = replace(timeline)
         self.groups, self.ends = reading.groups, reading.ends
         slot, members_here = reading.slot, np.ones(len(reading.slot), bool)

@@ -234,10 +234,10 @@ def splits_text(splits: Sequence[Sequence[int]]) -> str:
     'sends 1, 3 and expects 2 of each'
     """
     texts = []
-    for side, each in zip(splits, ("to each", "of each"), strict=True):
+    for side, of_all in zip(splits, ("to each", "of each"), strict=True):
         numbers = ", ".join(map(str, side[:8]))
         if len(side) == 1:
-            numbers += f" {each}"
+            numbers += f" {of_all}"
         elif len(side) > 8:
             numbers += ", ..."
         texts.append(numbers)

@@ -119,8 +119,10 @@ def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
     for number, case_runs in runs.items():
         cells = []
         for run in case_runs.all():
-            pending = any(end.pending for end in run.ends)
-            cells.append(f"{ended(run.ends)}*" if pending else ended(run.ends))
+            cell = ended(run.ends)
+            if any(end.pending for end in run.ends):
+                cell += "*"
+            cells.append(cell)
         mark = _mark(case_runs)[0]
         lines.append(
             f"{number:<2}{_cut(_program(case_runs.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}"

@@ -7,7 +7,7 @@ Its parts have one job each, and know the rank by a weak proxy:
     Reducer        what DDP's C++ code waits for and believes
     InputProgress  inputs, passes, and their time
     Replicas       checksums of the models and optimizers that DDP wraps
-    Misuse         Works that nobody waited for, and calls of ranks outside their group
+    Misuse         Work objects that were never waited for, and calls in groups that the rank is not in
 
 On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though,
 tensors lie in the host's memory, and the program computes with them at once; so the thread of the

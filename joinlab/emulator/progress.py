@@ -43,7 +43,7 @@ class InputProgress:
         self._input_used_ns = 0
         self._host = host  # weakly
         self._reducer = reducer
-        # of each backward pass under way: what is not yet used of it, ns
+        # for each backward pass in progress: the time that remains of it, ns
         self._budgets: list[int] = []
         self._steps: list[int] = []  # spans of optimizer steps under way
         # by id and line: the code that a span was called from

@@ -197,7 +197,7 @@ def messages_of(network: Network, task: Task, size: int) -> Waits:
     waits = play(network, (messages.kind(op), task.number), me, steps, buffers, add)
     if op is Op.ALL_TO_ALL and result is not None:
         for wait in waits:
-            # what has come is in the tensor even if the call never ends
+            # received data is in the tensor even if the call never completes
             write(part.outs, result.data)
             yield wait
     yield from waits

@@ -87,11 +87,12 @@ def _done_by_all(logs: dict[int, RankLog]) -> dict[str, int]:
 
 
 def _is_short(log: RankLog, done: dict[str, int]) -> bool:
-    """Whether a rank did more than its record has, as in a copy that broke off: it ends within a line
-    that nobody writes on, or `done`, what every rank has issued, is not in it."""
-    if log.returned or log.raised or is_alive(log):
+    """Whether a rank did more than its record has, as in a copy that broke off: its last line is cut
+    and its process is gone, or it lacks calls that every rank has issued (`done`)."""
+    alive = is_alive(log)
+    if log.returned or log.raised or alive:
         return False
-    if log.cut and is_alive(log) is False:
+    if log.cut and alive is False:
         return True
     last = dict(log.issued)
     for call in log.calls.values():

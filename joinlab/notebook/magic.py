@@ -110,12 +110,12 @@ def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         line, column = lines[last.lineno - 1], last.col_offset  # in bytes
         lines[last.lineno - 1] = line[:column] + b"return " + line[column:]
-    kept = {0}  # a line within a string stays as it is
+    unindented = {0}  # with the lines within strings, which stay as they are
     for node in ast.walk(tree):
         if isinstance(node, (ast.Constant, ast.JoinedStr)):
-            kept.update(range(node.lineno, node.end_lineno or node.lineno))
+            unindented.update(range(node.lineno, node.end_lineno or node.lineno))
     lines[0] = f"def {NAME}(rank, inputs):{'' if tree.body else ' pass'}".encode()
-    indented = [line if i in kept else b"    " + line for i, line in enumerate(lines)]
+    indented = [line if i in unindented else b"    " + line for i, line in enumerate(lines)]
     text = b"\n".join(indented).decode()
     local: dict[str, Any] = {}
     file = shell.compile.cache(text, number)

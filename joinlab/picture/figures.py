@@ -82,9 +82,7 @@ def figure(timeline: Timeline) -> go.Figure:
             traces.append(_trace(bar_kind, of_kind, until, per))
     thin = min((bar.high for bar in bars), default=1)
     lanes_px = len(lanes) * max(LANE, round(NAMED / thin))
-    part = ""
-    if reading.is_part:
-        part = f" · {len(reading.listed):,} of {reading.count:,} rows"
+    part = f" · {len(reading.listed):,} of {reading.count:,} rows" if reading.is_part else ""
     names = []
     for name, (sign, word, _, detail) in zip(screen.names, screen.ends, strict=True):
         lines = f"<b>{html.escape(name)}</b>", html.escape(f"{sign} {word}"), html.escape(detail)

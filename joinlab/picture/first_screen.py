@@ -415,8 +415,8 @@ class _ScreenBuilder:
     def _meant_pairs(self) -> Iterator[tuple[int, int, int, int]]:
         difference, pairs = self.difference, list[tuple[CallRow, CallRow]]()
         lead = None if difference.first is None else difference.lead
-        if difference.turned:
-            turned = difference.turned
+        turned = difference.turned
+        if turned:
             pairs = [
                 (turned.first, turned.largest_second),
                 (turned.second, turned.largest_first),

@@ -412,7 +412,7 @@ class Recorder:
     def _stack_event(self, number: int) -> str:
         return line_of(self._stacks.events[number])
 
-    # ---------------- what is in flight at the end
+    # ---------------- calls in flight at the end
 
     def drain(self, group: RecordedGroup | None = None, how: str = "") -> None:
         """Wait for gloo's collectives in flight (of `group`), as its process group does when it is

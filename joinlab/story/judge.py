@@ -64,14 +64,15 @@ def with_findings(evidence: Evidence) -> Evidence:
     timeline = evidence.timeline
     traces, timeline.live.traces = timeline.live.traces, None
     if traces is not None:
-        _follow(evidence, traces)
+        evidence = _follow(evidence, traces)
     if _is_emulated_unasked(timeline):
         _look_at_emulation(timeline)
-    return Evidence(timeline, evidence.folding)
+        evidence = Evidence(timeline, evidence.folding)
+    return evidence
 
 
-def _follow(evidence: Evidence, source: TraceSource) -> None:
-    """Find where the traces diverge and, emulated, what mends the run."""
+def _follow(evidence: Evidence, source: TraceSource) -> Evidence:
+    """The evidence with where the traces diverge; find, emulated, what mends the run."""
     timeline = evidence.timeline
     divergence = divergence_of(evidence, cause_of(evidence)[0], source)
     if divergence is not None:
@@ -81,6 +82,7 @@ def _follow(evidence: Evidence, source: TraceSource) -> None:
         from joinlab.story import fixes  # needs torch, which reading a file does not
 
         fixes.find_fixes(evidence, source)
+    return evidence
 
 
 def _is_emulated_unasked(timeline: Timeline) -> bool:

@@ -165,7 +165,7 @@ def test_every_mutant_of_a_part_is_refused(exercise, name, part, monkeypatch):
 
 def test_a_mistake_in_one_step_is_told_at_that_step():
     assert not refusal("notify", Zero) and "element" not in refusal("main_hook", Zero)
-    # the step is named once, and its own check says what is wrong
+    # the message names the step once, and that step's check says what is wrong
     for later in (
         "main_hook",
         "post_hook",

@@ -51,7 +51,7 @@ from tests.nightly import sampled
 # ---------------- put back at the end
 
 
-# a file that nobody closes
+# a file that is never closed
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "first", sampled(range(0, len(MISDEEDS), 20), lambda first: first % 60 == 0)

@@ -388,7 +388,7 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
         assert made.ends[made.outlier][1] == ("no record" if missing else "not known")
         for one in made.columns:
             assert not missing or made.outlier not in one.boxes
-    # what is not recorded differs from nothing
+    # a field that was not recorded does not count as different
     assert not any("did not match" in one.remark for one in made.columns)
 
 

@@ -142,12 +142,10 @@ def read(text: str, facts: TextFacts, file_rank: int | None) -> bool:
         for match in _tracebacks(_as_python_writes_it(text), of_torchrun=True):
             between = re.search(r"^(?!ray\.)\S", match["frames"], re.MULTILINE)
             if not (between or match["broken"] or match["word"]):  # of one process for sure
-                who = (
-                    "torchrun"
-                    if TORCHRUN in match["frames"]
-                    else "A process whose rank no line gives"
-                )
-                asides.append((who, match))
+                process = "A process whose rank no line gives"
+                if TORCHRUN in match["frames"]:
+                    process = "torchrun"
+                asides.append((process, match))
     matched = _read_errors_with_ranks(text, facts, file_rank)
     lines_by_owner = _lines_by_owner(text, facts, file_rank)
     clues = Clues(

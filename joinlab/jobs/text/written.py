@@ -220,12 +220,12 @@ def _last_started(text: str) -> int:
     for match in OF_RANK.finditer(text):
         lines.setdefault(match["rank"], []).append(match.start())
     starts = [match.start() for match in STARTS.finditer(text)]
-    again = (
+    restarts = (
         start
         for start in starts
-        if any(places[0] < start < places[-1] for places in lines.values())
+        if any(offsets[0] < start < offsets[-1] for offsets in lines.values())
     )
-    return max(again, default=0)
+    return max(restarts, default=0)
 
 
 def _last_counted_anew(text: str) -> int:

@@ -82,11 +82,11 @@ class TraceComparison:
     def _returned(self, *nexts: TraceStep | None) -> Fork | None:
         """The `return` of one rank, where it leaves the function from the end of a `with` or a
         `finally`."""
-        here = [step for step in nexts if step is not None and step.depth == self.depth]
-        if {step.event for step in here} != {"line", "return"}:
+        steps = [step for step in nexts if step is not None and step.depth == self.depth]
+        if {step.event for step in steps} != {"line", "return"}:
             return None
         for fork in reversed(self.forks):
-            same_run = fork.depth == self.depth and fork.tests[0].function == here[0].function
+            same_run = fork.depth == self.depth and fork.tests[0].function == steps[0].function
             if same_run and fork.statement.returns:
                 return fork
         return None

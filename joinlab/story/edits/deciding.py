@@ -95,8 +95,8 @@ def _decisions(target: FixTarget, branch: ast.If) -> Iterator[tuple[str, str]]:
 def _outlives(target: FixTarget, *block: ast.stmt) -> bool:
     """Whether the data of a call in a block that did not fit is of use without that call."""
     calls = chain.from_iterable(map(target.own_calls, block))
-    given = (call.value.args[:1] for call in calls if call.lineno in target.sites)  # type: ignore[attr-defined]
-    return bool(overlap(names_of(chain(*given)), set_outside(target, *block)))
+    data = (call.value.args[:1] for call in calls if call.lineno in target.sites)  # type: ignore[attr-defined]
+    return bool(overlap(names_of(chain(*data)), set_outside(target, *block)))
 
 
 def _is_wanted(target: FixTarget, branch: ast.If, loops: Sequence[ast.stmt]) -> bool:

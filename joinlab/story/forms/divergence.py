@@ -40,7 +40,7 @@ class AtTest(Line):
     def words(self) -> Text:
         test, sides_text = self.lines[0], [_side(self, side) for side in self.went]
         text, location = code(quoted(test.text)), short_site(test.site)
-        emulated = EMULATED * (self.emulated and not self.before)
+        emulated = EMULATED if self.emulated and not self.before else ""
         template = "{}{} ({}): {}{}."
         return say(template, self.before, text, location, listing(sides_text, "; "), emulated)
 

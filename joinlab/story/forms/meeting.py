@@ -43,14 +43,13 @@ class Met(Cause):
         else:
             verb = "can never meet"
         first = self.calls[0]
-        kinds = ": on gloo calls of different kinds never meet" if self.gloo_kinds else ""
         return say(
             "{}{} {} {}{}.",
             "" if first.number is None else f"Call {first.label or first.number}: ",
             parts[0],
             verb,
             listing(parts[1:]),
-            kinds,
+            ": on gloo calls of different kinds never meet" if self.gloo_kinds else "",
         )
 
 

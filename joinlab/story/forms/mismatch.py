@@ -51,9 +51,8 @@ class Circle(Mismatch):
         for index, ranks in enumerate(self.sides):
             parts.append(say("{} in {}", ranks, self.brief(index)))
         if len({(call.name, call.site) for call in self.calls}) == 1:
-            groups = ""
-            if len({call.group for call in self.calls}) > 1:
-                groups = ", of different groups"
+            several = len({call.group for call in self.calls}) > 1
+            groups = ", of different groups" if several else ""
             if len({call.peer for call in self.calls}) > 1:
                 same = self.with_site(0)
             else:

@@ -162,7 +162,7 @@ class ReplicasPart(Note):
         )
         if self.replica["over"] == "training":
             template = "{}'s replicas differ at the end: {}. They were equal up to the last step{}."
-        emulated = EMULATED * self.replica.get("emulated", False)
+        emulated = EMULATED if self.replica.get("emulated") else ""
         return say(template, as_sentence((who(self.ranks),)), differing(self.replica), emulated)
 
 

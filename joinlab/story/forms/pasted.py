@@ -140,8 +140,7 @@ class TextCalls(FromText):
 
     def call(self, index: int, numbered: bool = True) -> Text:
         number = self.numbers[index] if numbered else ""
-        numbered_text = f" {number}" if number else ""
-        return say("{}{}{}", self.noun(index), numbered_text, self.sizes[index])
+        return say("{}{}{}", self.noun(index), f" {number}" if number else "", self.sizes[index])
 
 
 class TextUnmatched(TextCalls):

@@ -251,7 +251,7 @@ class ReplicasDiffer(Headline):
         steps_text = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
         if len(steps_text) == 1:
             steps_text = [say(f"step {next(iter(by_step))}")]
-        emulated = " (emulated)" * self.replica.get("emulated", False)
+        emulated = " (emulated)" if self.replica.get("emulated") else ""
         word = "at" if self.replica.get("late") else "since"
         since = say("{} {}{}", word, listing(steps_text), emulated)
         when = since if steps_text else "at the end"

@@ -108,7 +108,7 @@ def find(evidence: Evidence) -> tuple[Line, ...]:
     for rank in sorted({*processes, *stacks}):
         end, recorded = ends[rank], rank in processes
         goes_on = end.kind in (EndKind.HUNG, EndKind.KILLED)
-        goes_on |= end.kind is EndKind.UNKNOWN and not any(other.proven for other in ends)
+        goes_on |= end.kind is EndKind.UNKNOWN and not any(peer_end.proven for peer_end in ends)
         if recorded and processes[rank].get("stopped"):
             pid, host = processes[rank]["pid"], processes[rank]["host"]
             lines_found.append(StoppedProcess(pid, host, ranks=(rank,)))
